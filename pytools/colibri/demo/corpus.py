@@ -1,0 +1,125 @@
+"""The training stream and the test sets of the demo model, all from seeds.
+
+Two kinds of document, told apart by their first word:
+  tale     <body> Question: <question> Answer: <answer>
+  command  Command: <words>. Intent: {"intent":"heat.up","room":"bedroom"}
+"""
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Iterator
+
+from . import commands, split, tales
+from .dice import Dice
+
+TEST_SEED = "colibri-demo-test-1"
+TEST_QUESTIONS = 60
+TEST_TALES = 100
+
+# Weight of a piece in the training loss: answers matter most, the free words of a command least.
+WEIGHT_TALE, WEIGHT_QUESTION, WEIGHT_ANSWER = 1.0, 0.3, 4.0
+WEIGHT_WORDS, WEIGHT_INTENT = 0.3, 2.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of text and its weight in the loss."""
+
+    text: str
+    weight: float
+
+
+@dataclass(frozen=True)
+class Document:
+    """One training document; `command` is set for commands, `body` for tales."""
+
+    pieces: tuple[Piece, ...]
+    command: commands.Command | None = None
+    body: str = ""
+
+    @property
+    def text(self) -> str:
+        """The whole document."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+def _as_typed(words: str, dice: Dice) -> str:
+    """The prompt for a command, now and then written the way people type: capital, other end mark, line break."""
+    if dice.chance(0.75):
+        return commands.command_prompt(words)
+    if dice.chance(0.5):
+        words = words[0].upper() + words[1:]
+    return f"Command: {words}{dice.pick(('.', '', '?', '!'))}{dice.pick((' ', chr(10)))}Intent:"
+
+
+def command_document(dice: Dice) -> Document:
+    """A command training may see."""
+    allowed, rooms = split.load_split(), tuple(commands.ROOMS)
+    by_intent = _training_templates()
+    while True:
+        template, room = dice.pick(by_intent[dice.pick(commands.INTENTS)]), dice.pick(rooms)
+        if allowed.may_train(template, room):
+            break
+    command = commands.say(template, room, dice)
+    return Document((Piece(_as_typed(command.words, dice), WEIGHT_WORDS), Piece(" " + command.answer, WEIGHT_INTENT)),
+                    command=command)
+
+
+def tale_document(dice: Dice, questions: int) -> Document:
+    """A tale that is in no test set, with the given number of questions."""
+    while True:
+        tale = tales.tell(dice)
+        if tale.body not in _test_bodies():
+            break
+    pieces = [Piece(tale.body, WEIGHT_TALE)]
+    for question, answer in tale.questions[:questions]:
+        pieces += [Piece(f" Question: {question} Answer:", WEIGHT_QUESTION), Piece(" " + answer, WEIGHT_ANSWER)]
+    return Document(tuple(pieces), body=tale.body)
+
+
+def training_stream(seed: object, tale_share: float = 0.4, most_questions: int = 1) -> Iterator[Document]:
+    """Endless training documents. Tales carry 1..most_questions questions: many early in training, to learn to
+    read, one in the end, because that is how a tale shall look. tale_share counts documents (a tale is long)."""
+    dice = Dice("colibri-demo-train", seed)
+    while True:
+        if dice.chance(tale_share):
+            yield tale_document(dice, 1 + dice.below(most_questions))
+        else:
+            yield command_document(dice)
+
+
+@lru_cache(maxsize=None)
+def _training_templates() -> dict[str, tuple[commands.Template, ...]]:
+    held = split.load_split().patterns
+    return {intent: tuple(t for t in commands.templates() if t.intent == intent and t.pattern not in held)
+            for intent in commands.INTENTS}
+
+
+@lru_cache(maxsize=None)
+def _test_bodies() -> frozenset[str]:
+    return frozenset(tale.body for tale, _, _ in test_questions())
+
+
+def test_commands() -> list[tuple[str, commands.Command]]:
+    """The 500 test commands with their groups: seen, held_out_template, held_out_pair."""
+    held = split.load_split()
+    return split.draw_test(held.patterns, held.pairs)
+
+
+@lru_cache(maxsize=None)
+def test_questions() -> tuple[tuple[tales.Tale, str, str], ...]:
+    """60 tales training never sees, each with one question and its answer."""
+    dice = Dice(TEST_SEED, "questions")
+    found = []
+    for _ in range(TEST_QUESTIONS):
+        tale = tales.tell(dice)
+        found.append((tale, *tale.questions[0]))
+    return tuple(found)
+
+
+def test_openings() -> list[tuple[str, str]]:
+    """100 different first sentences of tales, each with the hero's name. The model has to tell the rest."""
+    dice, found = Dice(TEST_SEED, "openings"), {}
+    while len(found) < TEST_TALES:
+        tale = tales.tell(dice)
+        found[tale.sentences[0]] = tale.hero
+    return list(found.items())
