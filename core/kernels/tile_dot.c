@@ -1,0 +1,147 @@
+/*
+ * tile_dot.c: the reference products of a weight tile with an activation row, in plain C. See kernels.h.
+ */
+#include "kernels/kernels.h"
+
+static void colibri_dot_f32(const float *tile, uint32_t columns, const float *x, float out[16])
+{
+    float acc[16] = {0};
+    for (uint32_t c = 0; c < columns; c++) {
+        float v = x[c];
+        for (int r = 0; r < 16; r++) {
+            acc[r] = acc[r] + tile[16u * (uint64_t)c + (uint32_t)r] * v;
+        }
+    }
+    for (int r = 0; r < 16; r++) {
+        out[r] = acc[r];
+    }
+}
+
+/* A line holds 16 rows x 2 columns: row r at halves 2r, 2r + 1. */
+static void colibri_dot_f16(const uint16_t *tile, uint32_t columns, const float *x, float out[16])
+{
+    float acc[16] = {0};
+    for (uint32_t c = 0; c < columns; c++) {
+        const uint16_t *line = tile + 32u * (uint64_t)(c / 2u) + (c & 1u);
+        float v = x[c];
+        for (int r = 0; r < 16; r++) {
+            acc[r] = acc[r] + colibri_half_to_float(line[2 * r]) * v;
+        }
+    }
+    for (int r = 0; r < 16; r++) {
+        out[r] = acc[r];
+    }
+}
+
+/* acc = acc + (float)idot * (ws * xs) */
+static void colibri_scale_in(float acc[16], const int32_t idot[16], const uint16_t *scales, float d)
+{
+    for (int r = 0; r < 16; r++) {
+        acc[r] = acc[r] + (float)idot[r] * (colibri_widen(scales[r]) * d);
+    }
+}
+
+/* |idot| <= 32 * 127 * 127 = 516,128 */
+static void colibri_group_q8(const int8_t *lines, const int8_t *q, int32_t idot[16])
+{
+    for (int r = 0; r < 16; r++) {
+        idot[r] = 0;
+    }
+    for (int j = 0; j < 8; j++) {
+        const int8_t *w = lines + 64 * j;
+        const int32_t x0 = q[4 * j], x1 = q[4 * j + 1], x2 = q[4 * j + 2], x3 = q[4 * j + 3];
+        for (int r = 0; r < 16; r++) {
+            idot[r] += w[4 * r] * x0 + w[4 * r + 1] * x1 + w[4 * r + 2] * x2 + w[4 * r + 3] * x3;
+        }
+    }
+}
+
+/* Nibbles enter as 0..15, the offset of 8 as the start value: |idot| <= 32 * 15 * 127 + 8 * 32 * 127 = 93,472 */
+static void colibri_group_q4(const uint8_t *lines, const int8_t *q, int32_t sum, int32_t idot[16])
+{
+    for (int r = 0; r < 16; r++) {
+        idot[r] = -8 * sum;
+    }
+    for (int j = 0; j < 4; j++) {
+        const uint8_t *w = lines + 64 * j;
+        const int8_t *x = q + 8 * j;
+        for (int k = 0; k < 4; k++) {
+            const int32_t low = x[k];
+            const int32_t high = x[4 + k];
+            for (int r = 0; r < 16; r++) {
+                const int32_t b = w[4 * r + k];
+                idot[r] += (b & 15) * low + (b >> 4) * high;
+            }
+        }
+    }
+}
+
+static void colibri_dot_q8(const uint8_t *tile, uint32_t columns, const colibri_activation *row, float out[16])
+{
+    float acc[16] = {0};
+    uint32_t groups = colibri_groups(columns);
+    for (uint32_t g = 0; g < groups; g++) {
+        const uint8_t *pair = tile + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q8_BYTES;
+        int32_t idot[16];
+        colibri_group_q8((const int8_t *)pair + 512u * (g & 1u), row->q + 32u * (uint64_t)g, idot);
+        colibri_scale_in(acc, idot, (const uint16_t *)(const void *)(pair + 1024) + 16u * (g & 1u), row->d[g]);
+    }
+    for (int r = 0; r < 16; r++) {
+        out[r] = acc[r];
+    }
+}
+
+static void colibri_dot_q4(const uint8_t *tile, uint32_t columns, const colibri_activation *row, float out[16])
+{
+    float acc[16] = {0};
+    uint32_t groups = colibri_groups(columns);
+    for (uint32_t g = 0; g < groups; g++) {
+        const uint8_t *pair = tile + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q4_BYTES;
+        int32_t idot[16];
+        colibri_group_q4(pair + 256u * (g & 1u), row->q + 32u * (uint64_t)g, row->sum[g], idot);
+        colibri_scale_in(acc, idot, (const uint16_t *)(const void *)(pair + 512) + 16u * (g & 1u), row->d[g]);
+    }
+    for (int r = 0; r < 16; r++) {
+        out[r] = acc[r];
+    }
+}
+
+void colibri_tile_dot(uint32_t kind, const void *tile, uint32_t columns, const colibri_activation *row,
+                      float out[16])
+{
+    switch (kind) {
+    case COLIBRI_KIND_F32: colibri_dot_f32(tile, columns, row->x, out); break;
+    case COLIBRI_KIND_F16: colibri_dot_f16(tile, columns, row->x, out); break;
+    case COLIBRI_KIND_Q8: colibri_dot_q8(tile, columns, row, out); break;
+    default: colibri_dot_q4(tile, columns, row, out); break;
+    }
+}
+
+void colibri_tile_row(uint32_t kind, const void *tile, uint32_t columns, uint32_t lane, float *out)
+{
+    const uint8_t *bytes = tile;
+    for (uint32_t c = 0; c < columns; c++) {
+        uint32_t g = c / COLIBRI_GROUP, i = c % COLIBRI_GROUP;
+        const uint8_t *pair;
+        uint32_t nibbles;
+        switch (kind) {
+        case COLIBRI_KIND_F32:
+            out[c] = ((const float *)tile)[16u * (uint64_t)c + lane];
+            break;
+        case COLIBRI_KIND_F16:
+            out[c] = colibri_half_to_float(((const uint16_t *)tile)[32u * (uint64_t)(c / 2u) + 2u * lane + (c & 1u)]);
+            break;
+        case COLIBRI_KIND_Q8:
+            pair = bytes + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q8_BYTES;
+            out[c] = (float)((const int8_t *)pair)[512u * (g & 1u) + 64u * (i / 4u) + 4u * lane + i % 4u] *
+                     colibri_widen(((const uint16_t *)(const void *)(pair + 1024))[16u * (g & 1u) + lane]);
+            break;
+        default:
+            pair = bytes + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q4_BYTES;
+            nibbles = pair[256u * (g & 1u) + 64u * (i / 8u) + 4u * lane + i % 4u];
+            out[c] = (float)((int32_t)((i & 4u) ? nibbles >> 4 : nibbles & 15u) - 8) *
+                     colibri_widen(((const uint16_t *)(const void *)(pair + 512))[16u * (g & 1u) + lane]);
+            break;
+        }
+    }
+}
