@@ -1,0 +1,142 @@
+"""The description of a model: what a checkpoint's config says, in the terms of docs/NUMERICS.md."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .attention import KV_KINDS
+from .matrix import KINDS
+from .rope import rope_fractions
+
+F = np.float32
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions of a layer."""
+
+    rope_dim: int
+    fractions: NDArray[np.uint64]
+    amplitude: np.float32 = F(1)
+    interleaved: bool = False
+
+    @classmethod
+    def make(cls, theta: float, rope_dim: int, scaling: Mapping | None = None,
+             interleaved: bool = False) -> Rope:
+        """From a config's numbers."""
+        return cls(rope_dim, *rope_fractions(theta, rope_dim, scaling), interleaved)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of a layer. window 0 means none; rope None means no rotation."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    score_scale: np.float32
+    rope: Rope | None
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    o_bias: bool = False
+    qk_norm: bool = False
+    window: int = 0
+
+
+@dataclass(frozen=True)
+class DenseFfn:
+    """A gated feed-forward block."""
+
+    ff: int
+
+
+@dataclass(frozen=True)
+class MoeFfn:
+    """Routed experts, with an optional shared one (shared_ff 0 means none)."""
+
+    experts: int
+    top_k: int
+    ff: int
+    renormalise: bool = True
+    scale: np.float32 = F(1)
+    score: str = "softmax"  # or "sigmoid"
+    renormalise_eps: np.float32 | None = None
+    shared_ff: int = 0
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True)
+class LayerDesc:
+    """One layer."""
+
+    attention: Attention
+    ffn: DenseFfn | MoeFfn
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Weight kind per role: f32, f16, q8 or q4."""
+
+    attention: str = "f32"
+    dense: str = "f32"
+    experts: str = "f32"
+    shared: str = "f32"
+    embed: str = "f32"
+    head: str = "f32"
+
+    @classmethod
+    def all(cls, kind: str) -> Kinds:
+        """One kind everywhere."""
+        return cls(kind, kind, kind, kind, kind, kind)
+
+    @classmethod
+    def q4_model(cls) -> Kinds:
+        """What the page calls a q4 model: experts and dense FFN q4, the rest q8."""
+        return cls("q8", "q4", "q4", "q8", "q8", "q8")
+
+
+@dataclass(frozen=True)
+class Description:
+    """A whole model."""
+
+    vocab: int
+    hidden: int
+    layers: Sequence[LayerDesc]
+    eps: np.float32
+    tied: bool = False
+    embedding_multiplier: np.float32 | None = None
+    residual_multiplier: np.float32 | None = None
+    logit_multiplier: np.float32 | None = None
+    kinds: Kinds = field(default_factory=Kinds)
+    kv_kind: str = "f32"
+
+
+def check(desc: Description) -> None:
+    """One clear sentence for a description that has no meaning here."""
+    for role, kind in vars(desc.kinds).items():
+        if kind not in KINDS:
+            raise ValueError(f"kinds.{role}: expected one of {', '.join(KINDS)}, found {kind!r}")
+    if desc.kv_kind not in KV_KINDS:
+        raise ValueError(f"kv_kind: expected one of {', '.join(KV_KINDS)}, found {desc.kv_kind!r}")
+    if desc.tied and desc.kinds.embed != desc.kinds.head:
+        raise ValueError(f"kinds.head: expected {desc.kinds.embed!r}, the kind of the tied embedding, found "
+                         f"{desc.kinds.head!r}")
+    for i, layer in enumerate(desc.layers):
+        a = layer.attention
+        if a.heads % a.kv_heads:
+            raise ValueError(f"layers.{i}: expected heads to be a multiple of kv_heads, found {a.heads} and "
+                             f"{a.kv_heads}")
+        if a.rope and (a.rope.rope_dim > a.head_dim or len(a.rope.fractions) * 2 != a.rope.rope_dim):
+            raise ValueError(f"layers.{i}: expected rope_dim <= head_dim {a.head_dim} and half as many "
+                             f"fractions, found {a.rope.rope_dim} and {len(a.rope.fractions)}")
+        if isinstance(layer.ffn, MoeFfn):
+            if layer.ffn.score not in ("softmax", "sigmoid"):
+                raise ValueError(f"layers.{i}: expected router score softmax or sigmoid, found "
+                                 f"{layer.ffn.score!r}")
+            if not 1 <= layer.ffn.top_k <= layer.ffn.experts:
+                raise ValueError(f"layers.{i}: expected top_k in 1..{layer.ffn.experts}, found "
+                                 f"{layer.ffn.top_k}")

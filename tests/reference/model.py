@@ -1,0 +1,244 @@
+"""A model by description: the forward pass of docs/NUMERICS.md for one sequence (sections 2-9).
+
+Weights, a dict from name to float32 array, or to a Matrix that is already in its kind (then that kind is
+used):
+
+    embed [vocab, hidden]   head [vocab, hidden] (not if tied)   norm [hidden]
+    layers.N.attn_norm [hidden]            layers.N.ffn_norm [hidden]
+    layers.N.q [heads*head_dim, hidden]    layers.N.k, layers.N.v [kv_heads*head_dim, hidden]
+    layers.N.o [hidden, heads*head_dim]    layers.N.q_bias, k_bias, v_bias, o_bias [rows of that matrix]
+    layers.N.q_norm, layers.N.k_norm [head_dim]
+    dense ffn:  layers.N.ffn.gate, layers.N.ffn.up [ff, hidden]   layers.N.ffn.down [hidden, ff]
+    moe:        layers.N.router [experts, hidden]
+                layers.N.experts.E.gate, .up, .down     layers.N.shared.gate, .up, .down
+                layers.N.shared_gate [1, hidden] or [hidden]
+
+Readings taken where the page is open:
+ 1. e of the router is exp(logit - max over all experts); a logit that is not finite is the not-finite
+    error.
+ 2. The renormalising sum starts from +0; the eps of the page is added only if the description has one.
+ 3. w * scale is always done (a scale of 1 changes nothing).
+ 4. A dense layer adds its output to x directly, attention likewise: no y that starts at +0.
+ 5. Query and key heads are normalised with the eps of the model, over head_dim.
+ 6. A tied head needs the same kind for embed and head.
+ 7. A sigmoid router has no softmax: its score sigmoid(logit) selects and is p.
+ 8. A residual multiplier applies after attention and after the FFN alike.
+ 9. Logits that are not finite are the not-finite error; so is a shared gate or a gated product (found in
+    exp).
+"""
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .attention import Cache, LayerCache, attend
+from .description import Attention, DenseFfn, Description, Kinds, LayerDesc, MoeFfn, Rope, check
+from .matrix import Activation, Matrix
+from .quant import require_finite
+from .rope import rope_fractions
+from .vecmath import cos_sin, exp, rmsnorm, rotate, sigmoid, silu, sum16
+
+__all__ = ["Attention", "Cache", "DenseFfn", "Description", "Kinds", "LayerDesc", "Matrix", "Model", "MoeFfn",
+           "Rope", "rope_fractions"]
+
+F = np.float32
+F32 = NDArray[np.float32]
+
+
+class Model:
+    """Weights bound to a description."""
+
+    def __init__(self, desc: Description, weights: Mapping[str, NDArray[np.float32] | Matrix]) -> None:
+        check(desc)
+        self.desc = desc
+        self.matrices: dict[str, Matrix] = {}
+        self.vectors: dict[str, F32] = {}
+        self._weights = weights
+        self._matrix("embed", desc.kinds.embed, desc.vocab, desc.hidden)
+        if not desc.tied:
+            self._matrix("head", desc.kinds.head, desc.vocab, desc.hidden)
+        self._vector("norm", desc.hidden)
+        for i, layer in enumerate(desc.layers):
+            self._take_attention(f"layers.{i}", layer.attention)
+            self._take_ffn(f"layers.{i}", layer.ffn)
+        unused = sorted(set(weights) - set(self.matrices) - set(self.vectors))
+        if unused:
+            raise ValueError(f"weights: {unused[0]!r} is not in the description ({len(unused)} such names)")
+        del self._weights
+
+    # taking the weights
+
+    def _find(self, name: str) -> NDArray[np.float32] | Matrix:
+        if name not in self._weights:
+            raise ValueError(f"weights: {name!r} is missing; the description needs it")
+        return self._weights[name]
+
+    def _matrix(self, name: str, kind: str, rows: int, cols: int) -> None:
+        w = self._find(name)
+        if not isinstance(w, Matrix):
+            w = np.asarray(w)
+            if rows == 1 and w.ndim == 1:
+                w = w[None, :]
+            if w.dtype != np.float32 or w.shape != (rows, cols):
+                raise ValueError(f"weights: {name!r}: expected float32[{rows}, {cols}], found {w.dtype}"
+                                 f"{list(w.shape)}")
+            w = Matrix.from_floats(kind, w)
+        if (w.rows, w.cols) != (rows, cols):
+            raise ValueError(f"weights: {name!r}: expected {rows} x {cols}, found {w.rows} x {w.cols}")
+        self.matrices[name] = w
+
+    def _vector(self, name: str, size: int) -> None:
+        v = self._find(name)
+        if isinstance(v, Matrix) or v.dtype != np.float32 or v.shape != (size,):
+            found = "a Matrix" if isinstance(v, Matrix) else f"{v.dtype}{list(v.shape)}"
+            raise ValueError(f"weights: {name!r}: expected float32[{size}], found {found}")
+        self.vectors[name] = v
+
+    def _take_attention(self, at: str, a: Attention) -> None:
+        hidden, kind = self.desc.hidden, self.desc.kinds.attention
+        self._vector(f"{at}.attn_norm", hidden)
+        q_rows, kv_rows = a.heads * a.head_dim, a.kv_heads * a.head_dim
+        for name, rows, cols, bias in (("q", q_rows, hidden, a.q_bias), ("k", kv_rows, hidden, a.k_bias),
+                                       ("v", kv_rows, hidden, a.v_bias), ("o", hidden, q_rows, a.o_bias)):
+            self._matrix(f"{at}.{name}", kind, rows, cols)
+            if bias:
+                self._vector(f"{at}.{name}_bias", rows)
+        if a.qk_norm:
+            self._vector(f"{at}.q_norm", a.head_dim)
+            self._vector(f"{at}.k_norm", a.head_dim)
+
+    def _take_block(self, at: str, kind: str, ff: int) -> None:
+        self._matrix(f"{at}.gate", kind, ff, self.desc.hidden)
+        self._matrix(f"{at}.up", kind, ff, self.desc.hidden)
+        self._matrix(f"{at}.down", kind, self.desc.hidden, ff)
+
+    def _take_ffn(self, at: str, ffn: DenseFfn | MoeFfn) -> None:
+        kinds = self.desc.kinds
+        self._vector(f"{at}.ffn_norm", self.desc.hidden)
+        if isinstance(ffn, DenseFfn):
+            self._take_block(f"{at}.ffn", kinds.dense, ffn.ff)
+            return
+        self._matrix(f"{at}.router", "f32", ffn.experts, self.desc.hidden)
+        for e in range(ffn.experts):
+            self._take_block(f"{at}.experts.{e}", kinds.experts, ffn.ff)
+        if ffn.shared_ff:
+            self._take_block(f"{at}.shared", kinds.shared, ffn.shared_ff)
+            if ffn.shared_gate:
+                self._matrix(f"{at}.shared_gate", "f32", 1, self.desc.hidden)
+
+    # the forward pass
+
+    def new_cache(self) -> Cache:
+        """An empty KV cache."""
+        return Cache([LayerCache(self.desc.kv_kind, layer.attention.kv_heads, layer.attention.head_dim)
+                      for layer in self.desc.layers])
+
+    def _product(self, name: str, activation: Activation) -> F32:
+        return self.matrices[name].product(activation, self.vectors.get(f"{name}_bias"))
+
+    def _attention(self, at: str, a: Attention, x: F32, cache: LayerCache, first: int) -> F32:
+        rows = x.shape[0]
+        h = Activation(rmsnorm(x, self.vectors[f"{at}.attn_norm"], self.desc.eps))
+        q = self._product(f"{at}.q", h).reshape(rows, a.heads, a.head_dim)
+        k = self._product(f"{at}.k", h).reshape(rows, a.kv_heads, a.head_dim)
+        v = self._product(f"{at}.v", h).reshape(rows, a.kv_heads, a.head_dim)
+        if a.qk_norm:
+            q = rmsnorm(q, self.vectors[f"{at}.q_norm"], self.desc.eps)
+            k = rmsnorm(k, self.vectors[f"{at}.k_norm"], self.desc.eps)
+        if a.rope:
+            c, s = cos_sin(np.arange(first, first + rows), a.rope.fractions, a.rope.amplitude)
+            q, k = rotate(q, c, s, a.rope.interleaved), rotate(k, c, s, a.rope.interleaved)
+        cache.append(k, v)
+        return self._product(f"{at}.o", Activation(attend(q, cache, first, a.score_scale, a.window)))
+
+    def _block(self, at: str, h: Activation) -> F32:
+        gate, up = self._product(f"{at}.gate", h), self._product(f"{at}.up", h)
+        return self._product(f"{at}.down", Activation(silu(gate) * up))
+
+    def route(self, at: str, ffn: MoeFfn, h: Activation) -> F32:
+        """[n, experts] weights; an expert that was not chosen has NaN, so nobody can use it by mistake."""
+        logits = self._product(f"{at}.router", h)
+        require_finite(logits, f"{at}.router")
+        if ffn.score == "softmax":
+            selector = logits
+            e = exp(logits - logits.max(axis=-1, keepdims=True))
+            w = e / sum16(e)[:, None]
+        else:
+            selector = w = sigmoid(logits)
+        order = np.argsort(-selector, axis=-1, kind="stable")[:, :ffn.top_k]  # equals: the lower index first
+        chosen = np.zeros(logits.shape, dtype=bool)
+        np.put_along_axis(chosen, order, True, axis=-1)
+        if ffn.renormalise:
+            t = np.zeros(w.shape[0], dtype=F)
+            for i in range(ffn.experts):
+                t = np.where(chosen[:, i], t + w[:, i], t)
+            if ffn.renormalise_eps is not None:
+                t = t + F(ffn.renormalise_eps)
+            w = w / t[:, None]
+        return np.where(chosen, w * F(ffn.scale), F(np.nan))
+
+    def _moe(self, at: str, ffn: MoeFfn, h: Activation) -> F32:
+        w = self.route(at, ffn, h)
+        y = np.zeros((w.shape[0], self.desc.hidden), dtype=F)
+        for e in range(ffn.experts):  # ascending: every row adds its experts in that order
+            rows = np.flatnonzero(~np.isnan(w[:, e]))
+            if rows.size:
+                out = self._block(f"{at}.experts.{e}", Activation(h.x[rows]))
+                y[rows] = y[rows] + w[rows, e, None] * out
+        if ffn.shared_ff:
+            shared = self._block(f"{at}.shared", h)
+            if ffn.shared_gate:
+                shared = sigmoid(self._product(f"{at}.shared_gate", h)) * shared
+            y = y + shared
+        return y
+
+    def _residual(self, x: F32, y: F32) -> F32:
+        m = self.desc.residual_multiplier
+        return x + y if m is None else x + y * F(m)
+
+    def _tokens(self, tokens: Sequence[int]) -> NDArray[np.int64]:
+        ids = np.asarray(tokens, dtype=np.int64).reshape(-1)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.desc.vocab):
+            raise ValueError(f"tokens: expected ids in 0..{self.desc.vocab - 1}, found {ids.min()}.."
+                             f"{ids.max()}")
+        return ids
+
+    def logits(self, tokens: Sequence[int], cache: Cache | None = None, start: int | None = None) -> F32:
+        """float32[len(tokens), vocab].
+
+        Without a cache the sequence starts at position 0. With one (new_cache()) the tokens follow what it
+        holds and are added to it; start, if given, first rewinds it to that many positions.
+        """
+        cache = self.new_cache() if cache is None else cache
+        if start is not None:
+            if not 0 <= start <= cache.length:
+                raise ValueError(f"start: expected 0..{cache.length}, the positions held, found {start}")
+            cache.truncate(start)
+        first = cache.length
+        ids = self._tokens(tokens)
+        if not ids.size:
+            return np.zeros((0, self.desc.vocab), dtype=F)
+        with np.errstate(over="ignore", invalid="ignore"):  # such values are found by bits
+            x = self.matrices["embed"].rows_of(ids)
+            if self.desc.embedding_multiplier is not None:
+                x = x * F(self.desc.embedding_multiplier)
+            for i, layer in enumerate(self.desc.layers):
+                at = f"layers.{i}"
+                x = self._residual(x, self._attention(at, layer.attention, x, cache.layers[i], first))
+                h = Activation(rmsnorm(x, self.vectors[f"{at}.ffn_norm"], self.desc.eps))
+                x = self._residual(x, self._block(f"{at}.ffn", h) if isinstance(layer.ffn, DenseFfn)
+                                   else self._moe(at, layer.ffn, h))
+            final = Activation(rmsnorm(x, self.vectors["norm"], self.desc.eps))
+            out = self._product("embed" if self.desc.tied else "head", final)
+            if self.desc.logit_multiplier is not None:
+                out = out * F(self.desc.logit_multiplier)
+        require_finite(out, "logits")
+        assert out.dtype == np.float32
+        return out
+
+    def digest(self, tokens: Sequence[int]) -> str:
+        """SHA-256, in hex, over the little-endian float32 logits of every position."""
+        return hashlib.sha256(self.logits(tokens).astype("<f4").tobytes()).hexdigest()

@@ -1,0 +1,120 @@
+"""Vector maths of sections 4 and 5, one rounded float32 operation at a time.
+
+Readings taken where the page is open:
+ 1. p*(r*r) + r + 1 is ((p*(r*r)) + r) + 1.
+ 2. "Scaled by exponent bits" is a product with the float32 whose exponent is n: exact, as every result is
+    normal.
+ 3. A NaN that reaches exp, or an infinity that reaches a softmax, is the not-finite error.
+ 4. quarter is taken modulo 4; the int32 is rounded to float32 before the exact product with 2^-30.
+ 5. Even polynomial: powers 0, 2, 4, 6, 8; odd polynomial: powers 1, 3, 5, 7, 9 with one t factored out.
+ 6. Dimensions from rope_dim on pass unchanged. Half-split pairs are (i, i + rope_dim/2), interleaved (2i,
+    2i + 1).
+"""
+from __future__ import annotations
+
+from fractions import Fraction
+from math import factorial
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .quant import NotFinite
+from .rope import nearest_f32, pi_decimal
+
+F = np.float32
+F32 = NDArray[np.float32]
+
+LANES = 16
+EXP_COEFFICIENTS = tuple(F(c) for c in (
+    1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1))
+_HALF_PI = Fraction(pi_decimal()) / 2
+QUARTER_TURN = tuple(nearest_f32(_HALF_PI ** k / factorial(k)) for k in range(10))
+
+
+def tree16(partials: F32) -> F32:
+    """[..., 16] to [...]: the upper half is added to the lower, 16-8-4-2-1."""
+    width = LANES
+    while width > 1:
+        width //= 2
+        partials = partials[..., :width] + partials[..., width:2 * width]
+    return partials[..., 0]
+
+
+def sum16(x: F32) -> F32:
+    """Sum over the last axis in 16 partials by index mod 16, then the tree."""
+    partials = np.zeros(x.shape[:-1] + (LANES,), dtype=F)
+    for start in range(0, x.shape[-1], LANES):
+        block = x[..., start:start + LANES]
+        lanes = block.shape[-1]
+        partials[..., :lanes] = partials[..., :lanes] + block
+    return tree16(partials)
+
+
+def rmsnorm(x: F32, weight: F32, eps: np.float32) -> F32:
+    """(x * r) * w with r = 1 / sqrt(sum16(x*x) / n + eps), over the last axis."""
+    mean = sum16(x * x) / F(x.shape[-1])
+    r = F(1) / np.sqrt(mean + F(eps))
+    return (x * r[..., None]) * weight
+
+
+def exp(x: ArrayLike) -> F32:
+    """The exponential of section 4."""
+    x = np.asarray(x, dtype=F)
+    if np.any(np.isnan(x)):
+        raise NotFinite("exp: the argument is not a number")
+    x = np.minimum(np.maximum(x, F(-87)), F(88))
+    n = (x * F(1.44269504) + F(12582912)) - F(12582912)
+    r = (x - n * F(0.693359375)) - n * F(-2.12194440e-4)
+    p = np.full(x.shape, EXP_COEFFICIENTS[0], dtype=F)
+    for c in EXP_COEFFICIENTS[1:]:
+        p = p * r + c
+    y = (p * (r * r) + r) + F(1)
+    exponent = (n.astype(np.int32) + np.int32(127)) << np.int32(23)
+    return y * np.ascontiguousarray(exponent).view(F).reshape(x.shape)
+
+
+def sigmoid(g: F32) -> F32:
+    """1 / (1 + exp(-g))."""
+    return F(1) / (F(1) + exp(-g))
+
+
+def silu(g: F32) -> F32:
+    """g / (1 + exp(-g))."""
+    return g / (F(1) + exp(-g))
+
+
+def cos_sin(positions: ArrayLike, fractions: NDArray[np.uint64], amplitude: np.float32) -> tuple[F32, F32]:
+    """Cosine and sine of every (position, pair), times the amplitude, as [n, pairs] each."""
+    position = np.atleast_1d(np.asarray(positions, dtype=np.uint64))
+    phase = position[:, None] * np.asarray(fractions, dtype=np.uint64)[None, :]  # wraps at a turn, as meant
+    a = (phase >> np.uint64(32)).astype(np.int64)
+    quarter = (a + (1 << 29)) >> 30
+    t = (a - (quarter << 30)).astype(np.int32).astype(F) * F(2.0 ** -30)
+    quarter = quarter & 3
+    z = t * t
+    k = QUARTER_TURN
+    c = np.full(z.shape, k[8], dtype=F)
+    for coefficient in (-k[6], k[4], -k[2], k[0]):
+        c = c * z + coefficient
+    s = np.full(z.shape, k[9], dtype=F)
+    for coefficient in (-k[7], k[5], -k[3], k[1]):
+        s = s * z + coefficient
+    s = s * t
+    cosine = np.choose(quarter, [c, -s, -c, s])
+    sine = np.choose(quarter, [s, c, -s, -c])
+    return cosine * F(amplitude), sine * F(amplitude)
+
+
+def rotate(x: F32, c: F32, s: F32, interleaved: bool) -> F32:
+    """Rotate [n, heads, head_dim] by [n, pairs] cosines and sines."""
+    pairs = c.shape[-1]
+    if interleaved:
+        first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+    else:
+        first, second = slice(0, pairs), slice(pairs, 2 * pairs)
+    a, b = x[..., first], x[..., second]
+    c, s = c[:, None, :], s[:, None, :]
+    out = x.copy()
+    out[..., first] = a * c - b * s
+    out[..., second] = b * c + a * s
+    return out
