@@ -43,8 +43,9 @@ def load_split() -> Split:
 
 
 def _choose() -> dict[str, list[str]]:
-    """Held-out patterns per intent. Every stem keeps at least half of its templates in training, and no
-    held-out pattern may be part of what a training template says ("dim the {r}" is part of "dim the {r} lights")."""
+    """Held-out patterns per intent. Every stem keeps at least half of its templates in training, every word stays
+    in a trained pattern of the same intent, and no held-out pattern may be part of what another template says
+    ("dim the {r}" is part of "dim the {r} lights")."""
     everything, rooms = templates(), tuple(ROOMS)
     dice = Dice(SEED, "samples")
     spoken = {t: [say(t, dice.pick(rooms), dice).words for _ in range(12)] for t in everything}
@@ -60,6 +61,9 @@ def _choose() -> dict[str, list[str]]:
             if 2 * (left[candidate.stem] - 1) < whole[candidate.stem]:
                 continue
             find = matcher(candidate.pattern).search
+            others = " ".join(t.pattern for t in mine if t != candidate and t.pattern not in taken).split()
+            if not set(candidate.pattern.split()) <= set(others):
+                continue
             if any(find(words) for t, said in spoken.items() if t != candidate for words in said):
                 continue
             left[candidate.stem] -= 1

@@ -1,0 +1,81 @@
+"""Simulate the converter's q8 and q4 weights and the engine's 8-bit activations in torch.
+
+This judges a model before there is a blob: it follows docs/NUMERICS.md for the scales and the grid, but its sums
+are torch's own, so it predicts quality and never bits.
+"""
+import torch
+from torch import Tensor, nn
+from transformers import MixtralForCausalLM
+
+GROUP = 32
+Q4_STEPS = [6.2 + 0.2 * i for i in range(9)] + [8.2 + 0.2 * i for i in range(5)]
+
+
+def up16(values: Tensor) -> Tensor:
+    """The values with their magnitude rounded up to the upper 16 bits of a float32."""
+    bits = values.abs().contiguous().view(torch.int32)
+    return torch.copysign(((bits + 0xFFFF) & ~0xFFFF).view(torch.float32), values)
+
+
+def _grid(groups: Tensor, scale: Tensor, low: int, high: int) -> Tensor:
+    safe = torch.where(scale == 0, torch.ones_like(scale), scale)
+    return torch.where(scale == 0, torch.zeros_like(groups), (groups / safe).round().clamp(low, high))
+
+
+def quantize_q8(weight: Tensor) -> Tensor:
+    """The weight as q8 stores it, widened again."""
+    groups = weight.float().reshape(-1, GROUP)
+    scale = up16(groups.abs().amax(1, keepdim=True) / 127)
+    return (_grid(groups, scale, -127, 127) * scale).reshape(weight.shape)
+
+
+def quantize_q4(weight: Tensor) -> Tensor:
+    """The weight as q4 stores it, widened again: of several scales the one with the least squared error."""
+    groups = weight.float().reshape(-1, GROUP)
+    largest = groups.gather(1, groups.abs().argmax(1, keepdim=True))
+    best_scale = up16(largest / -8)
+    best_q = _grid(groups, best_scale, -8, 7)
+    best = ((groups - best_q * best_scale) ** 2).sum(1, keepdim=True)
+
+    def consider(scale: Tensor) -> None:
+        nonlocal best, best_q, best_scale
+        q = _grid(groups, scale, -8, 7)
+        error = ((groups - q * scale) ** 2).sum(1, keepdim=True)
+        better = error < best
+        best, best_q = torch.where(better, error, best), torch.where(better, q, best_q)
+        best_scale = torch.where(better, scale, best_scale)
+
+    for step in Q4_STEPS:
+        consider(up16(largest / -step))
+        consider(up16(largest / step))
+    squares = (best_q * best_q).sum(1, keepdim=True)
+    fitted = up16((groups * best_q).sum(1, keepdim=True) / squares.clamp(min=1))
+    error = ((groups - best_q * fitted) ** 2).sum(1, keepdim=True)
+    return (best_q * torch.where(error < best, fitted, best_scale)).reshape(weight.shape)
+
+
+def quantize_rows(rows: Tensor) -> Tensor:
+    """Activations as the engine feeds them to a quantized matrix: 8 bits per group of 32."""
+    groups = rows.float().reshape(-1, GROUP)
+    most = groups.abs().amax(1, keepdim=True)
+    live = most >= 2.0 ** -100
+    scale = torch.where(live, most / 127, torch.zeros_like(most))
+    q = (groups * torch.where(live, 127 / most, torch.zeros_like(most))).round().clamp(-127, 127)
+    return (q * scale).reshape(rows.shape).to(rows.dtype)
+
+
+@torch.no_grad()
+def quantize_model(model: MixtralForCausalLM, kind: str) -> None:
+    """Change the model in place. kind "q4": experts q4, the rest q8; kind "q8": all q8. Router and norms stay."""
+    expert = quantize_q4 if kind == "q4" else quantize_q8
+    for module in model.modules():
+        if hasattr(module, "gate_up_proj"):
+            module.gate_up_proj.copy_(expert(module.gate_up_proj))
+            module.down_proj.copy_(expert(module.down_proj))
+            module.quantize_rows = quantize_rows
+        elif isinstance(module, nn.Linear):
+            if module is not model.lm_head:                 # tied to the embedding, quantized once below
+                module.weight.copy_(quantize_q8(module.weight))
+            module.register_forward_pre_hook(lambda _, args: (quantize_rows(args[0]), *args[1:]))
+    embedding = model.get_input_embeddings().weight
+    embedding.copy_(quantize_q8(embedding))
