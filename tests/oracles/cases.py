@@ -1,0 +1,261 @@
+"""The configurations the outside oracle answers for: which family, which sizes, which switch is exercised.
+
+Every case is a config.json as it would stand on the hub (old and new spellings on purpose) and the sizes its
+tensors follow from. Sizes are tiny, but no two that could be confused are equal: head_dim is rarely
+hidden / heads, vocabularies are no multiple of a tile, windows and trained contexts are shorter than the
+prompt, and epsilons are large enough to be seen in the logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+YARN = {"factor": 4.0, "beta_fast": 4.0, "beta_slow": 0.5, "original_max_position_embeddings": 32}
+
+PROMPT = 32  # teacher-forced positions
+GREEDY = 20  # tokens generated after them
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes and optional parts of one tiny model, from which its tensors follow."""
+
+    hidden: int = 64
+    layers: int = 3
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 16
+    ff: int = 96  # dense layers
+    vocab: int = 120
+    tied: bool = False
+    bias: str = ""  # which of q, k, v, o have one
+    qk_norm: bool = False
+    experts: int = 0
+    top_k: int = 0
+    expert_ff: int = 0
+    dense_layers: tuple[int, ...] = ()  # layers without experts in a MoE
+    shared_ff: int = 0
+    shared_gate: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint: its config.json, its sizes, its tensors' type on disk and the seed of its weights."""
+
+    name: str
+    what: str
+    config: dict[str, Any]
+    shape: Shape
+    seed: int
+    dtype: str = "F32"
+
+    @property
+    def family(self) -> str:
+        """model_type in config.json."""
+        return str(self.config["model_type"])
+
+
+_CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "ernie4_5": "Ernie4_5ForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
+    "dots1": "Dots1ForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
+}
+
+# How each family spells number of experts, experts per token and the width of one expert.
+_MOE_KEYS = {
+    "mixtral": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    "qwen2_moe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    "qwen3_moe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    "ernie4_5_moe": ("moe_num_experts", "moe_k", "moe_intermediate_size"),
+    "dots1": ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    "glm4_moe": ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
+}
+_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+@dataclass
+class _Table:
+    cases: dict[str, Case] = field(default_factory=dict)
+
+    def add(self, name: str, family: str, what: str, shape: Shape, *, seed: int = 0, dtype: str = "F32",
+            absent: tuple[str, ...] = (), **own: Any) -> None:
+        """Put one case into the table; `absent` keys are left out of config.json, `own` ones are added."""
+        config: dict[str, Any] = {
+            "architectures": [_CLASSES[family]],
+            "model_type": family,
+            "vocab_size": shape.vocab,
+            "hidden_size": shape.hidden,
+            "intermediate_size": shape.ff,
+            "num_hidden_layers": shape.layers,
+            "num_attention_heads": shape.heads,
+            "num_key_value_heads": shape.kv_heads,
+            "head_dim": shape.head_dim,
+            "hidden_act": "silu",
+            "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-2,
+            "tie_word_embeddings": shape.tied,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "torch_dtype": _TYPES[dtype],
+        }
+        if shape.experts:
+            experts, top_k, width = _MOE_KEYS[family]
+            config.update({experts: shape.experts, top_k: shape.top_k, width: shape.expert_ff})
+        config.update(own)
+        for key in absent:
+            del config[key]
+        self.cases[name] = Case(name, what, config, shape, seed, dtype)
+
+
+def _table() -> dict[str, Case]:
+    table = _Table()
+    _dense(table)
+    _switches(table)
+    _mixtral(table)
+    _experts(table)
+    return table.cases
+
+
+def _dense(table: _Table) -> None:
+    base = Shape()
+    table.add("llama_mha", "llama",
+              "one KV head per head, default rope, own head, old spelling",
+              replace(base, kv_heads=4), seed=2, rope_theta=500.0)
+    table.add("llama_gqa_bias", "llama",
+              "grouped KV heads, biases on q, k, v and o, tied head, linear rope",
+              replace(base, tied=True, bias="qkvo"), seed=1, attention_bias=True, rope_theta=100.0,
+              rope_scaling={"type": "linear", "factor": 4.0})
+    table.add("llama_mqa", "llama",
+              "one KV head for all, head_dim unlike hidden / heads, new spelling",
+              replace(base, kv_heads=1, head_dim=24), seed=3,
+              rope_parameters={"rope_type": "linear", "rope_theta": 200.0, "factor": 2.5})
+    table.add("llama_llama3", "llama",
+              "llama3 rope in the old spelling",
+              replace(base, heads=6, kv_heads=3, hidden=96, layers=2), seed=2, rope_theta=300.0,
+              rope_scaling=LLAMA3)
+    table.add("llama_yarn", "llama",
+              "yarn rope in the oldest spelling, attention factor from the formula",
+              base, seed=8, rope_theta=100.0,
+              rope_scaling={"type": "yarn", **YARN})
+    table.add("llama_odd", "llama",
+              "no size a multiple of a tile or a group, bfloat16 on disk, defaults left out",
+              replace(base, hidden=72, heads=3, kv_heads=3, head_dim=24, ff=88, vocab=101, layers=2), seed=3,
+              dtype="BF16", absent=("head_dim", "num_key_value_heads", "tie_word_embeddings", "bos_token_id"))
+    table.add("mistral_window", "mistral",
+              "sliding window shorter than the prompt, float16 on disk",
+              replace(base, head_dim=20), seed=2, dtype="F16", sliding_window=11, rope_theta=1000.0)
+
+
+def _switches(table: _Table) -> None:
+    base = Shape()
+    table.add("qwen2_window", "qwen2",
+              "biases on q, k and v only, full first layer, windows above, tied head",
+              replace(base, bias="qkv", tied=True), seed=1, use_sliding_window=True, sliding_window=9,
+              max_window_layers=1, rope_theta=1000.0, absent=("head_dim",))
+    table.add("qwen3_norm", "qwen3",
+              "q/k norm per head, windows by layer_types, new rope spelling",
+              replace(base, head_dim=24, qk_norm=True), seed=4, use_sliding_window=True, sliding_window=7,
+              layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+              rope_parameters={"rope_type": "default", "rope_theta": 250.0})
+    table.add("granite_multipliers", "granite",
+              "embedding, residual, attention and logit multipliers",
+              replace(base, tied=True), seed=1, embedding_multiplier=3.0, residual_multiplier=0.55,
+              attention_multiplier=0.4, logits_scaling=0.8, rope_theta=1000.0, absent=("head_dim",))
+    table.add("ernie_interleaved", "ernie4_5",
+              "interleaved rotary pairs in a dense model",
+              replace(base, head_dim=20), seed=2, use_bias=False, rope_theta=100.0)
+
+
+def _mixtral(table: _Table) -> None:
+    base = Shape(ff=80, experts=8, top_k=2, expert_ff=80)
+    table.add("mixtral_mha", "mixtral",
+              "one KV head per head, 8 experts, top 2, old spelling",
+              replace(base, kv_heads=4), seed=4, rope_theta=1000.0)
+    table.add("mixtral_gqa_yarn", "mixtral",
+              "grouped KV heads, yarn with its own attention factor, new spelling",
+              replace(base, layers=2), seed=6,
+              rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, **YARN, "attention_factor": 1.25,
+                               "truncate": False})
+    table.add("mixtral_mqa_window", "mixtral",
+              "one KV head, head_dim unlike hidden / heads, window, llama3 rope",
+              replace(base, kv_heads=1, head_dim=28), seed=1, sliding_window=10,
+              rope_parameters={**LLAMA3, "rope_theta": 300.0})
+    table.add("mixtral_defaults", "mixtral",
+              "every optional key left out: eight KV heads, theta 1e6, no window",
+              replace(base, heads=16, kv_heads=8, head_dim=4, layers=2), seed=2, dtype="BF16",
+              absent=("head_dim", "num_key_value_heads", "tie_word_embeddings", "num_experts_per_tok",
+                      "num_local_experts"))
+    table.add("mixtral_tied", "mixtral",
+              "tied head, 5 experts, top 3, linear rope",
+              replace(base, tied=True, experts=5, top_k=3, layers=2), seed=1, rope_theta=100.0,
+              rope_scaling={"type": "linear", "factor": 4.0}, head_dim=None, sliding_window=None)
+    table.add("mixtral_one", "mixtral",
+              "a single expert per token",
+              replace(base, experts=6, top_k=1, layers=2), seed=4, rope_theta=1000.0)
+    table.add("mixtral_all", "mixtral",
+              "every expert for every token",
+              replace(base, experts=4, top_k=4, layers=2), seed=1, rope_theta=1000.0)
+
+
+def _experts(table: _Table) -> None:
+    base = Shape(experts=8, top_k=2, expert_ff=56)
+    table.add("qwen2_moe_plain", "qwen2_moe",
+              "weights not renormalised, gated shared expert, dense layers mixed in",
+              replace(base, bias="qkv", shared_ff=72, shared_gate=True, dense_layers=(0, 2), layers=4),
+              seed=2, norm_topk_prob=False, shared_expert_intermediate_size=72, decoder_sparse_step=2,
+              rope_theta=1000.0, absent=("head_dim",))
+    table.add("qwen2_moe_renorm", "qwen2_moe",
+              "weights renormalised, gated shared expert, one layer dense by name",
+              replace(base, bias="qkv", shared_ff=40, shared_gate=True, dense_layers=(1,)), seed=8,
+              norm_topk_prob=True, shared_expert_intermediate_size=40, mlp_only_layers=[1],
+              rope_theta=1000.0, absent=("head_dim",))
+    table.add("qwen3_moe_norm", "qwen3_moe",
+              "q/k norm per head, top 4 renormalised, yarn with mscale",
+              replace(base, head_dim=20, qk_norm=True, top_k=4, dense_layers=(0,)), seed=4,
+              norm_topk_prob=True, mlp_only_layers=[0],
+              rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, **YARN, "mscale": 0.9,
+                               "mscale_all_dim": 0.3})
+    table.add("qwen3_moe_plain", "qwen3_moe",
+              "weights not renormalised (the default), biases on q, k, v and o",
+              replace(base, qk_norm=True, bias="qkvo", layers=2), seed=1, attention_bias=True,
+              rope_theta=1000.0)
+    table.add("ernie_moe", "ernie4_5_moe",
+              "interleaved pairs, shared experts without gate, first layer dense",
+              replace(base, top_k=3, shared_ff=112, dense_layers=(0,), tied=True), seed=5, use_bias=False,
+              moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_interval=1, rope_theta=100.0)
+    table.add("dots_sigmoid", "dots1",
+              "sigmoid scores renormalised and scaled, ungated shared expert, q/k norm",
+              replace(base, top_k=3, qk_norm=True, shared_ff=56, dense_layers=(0,)), seed=2, n_group=1,
+              topk_group=1, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+              rope_theta=1000.0)
+    table.add("dots_sigmoid_plain", "dots1",
+              "sigmoid scores as they are, scaled",
+              replace(base, qk_norm=True, shared_ff=56, layers=2), seed=5, n_group=1, topk_group=1,
+              n_shared_experts=1, first_k_dense_replace=0, norm_topk_prob=False, routed_scaling_factor=1.5,
+              rope_theta=1000.0)
+    table.add("glm_partial", "glm4_moe",
+              "rotation of half of each head, biases on q, k and v, sigmoid router",
+              replace(base, head_dim=24, bias="qkv", qk_norm=True, shared_ff=56, dense_layers=(0,)), seed=1,
+              n_group=1, topk_group=1, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
+              routed_scaling_factor=1.5, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True,
+              rope_theta=1000.0)
+
+
+CASES: dict[str, Case] = _table()

@@ -1,0 +1,117 @@
+"""The checkpoints of the oracle cases, drawn from their seeds with numpy alone: always the same bytes.
+
+Weights are drawn anew instead of initialised: matrices scaled by their fan-in, norms near one, biases far
+from zero. A default initialisation (deviation 0.02) gives flat logits in which a wrong switch would hide.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from oracles import draw, tensorfile
+from oracles.cases import CASES, PROMPT, Case, Shape
+
+_EXPERT_PARTS = {"mixtral": ("w1", "w3", "w2")}
+_DEFAULT_PARTS = ("gate_proj", "up_proj", "down_proj")
+
+
+def prompt(case: Case) -> list[int]:
+    """The tokens of the teacher-forced positions."""
+    return draw.integers(case.seed, f"{case.name}/prompt", PROMPT, case.shape.vocab)
+
+
+def _ffn(prefix: str, parts: tuple[str, ...], hidden: int, width: int) -> list[tuple[str, tuple[int, ...]]]:
+    gate, up, down = (f"{prefix}.{part}.weight" for part in parts)
+    return [(gate, (width, hidden)), (up, (width, hidden)), (down, (hidden, width))]
+
+
+def _attention(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    rows = {"q": shape.heads * shape.head_dim, "k": shape.kv_heads * shape.head_dim}
+    rows.update(v=rows["k"], o=shape.hidden)
+    tensors: list[tuple[str, tuple[int, ...]]] = []
+    for part, count in rows.items():
+        columns = rows["q"] if part == "o" else shape.hidden
+        tensors.append((f"{prefix}.{part}_proj.weight", (count, columns)))
+        if part in shape.bias:
+            tensors.append((f"{prefix}.{part}_proj.bias", (count,)))
+    if shape.qk_norm:
+        tensors += [(f"{prefix}.{part}_norm.weight", (shape.head_dim,)) for part in "qk"]
+    return tensors
+
+
+def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    tensors: list[tuple[str, tuple[int, ...]]] = [(f"{prefix}.gate.weight", (shape.experts, shape.hidden))]
+    if family == "ernie4_5_moe":
+        tensors.append((f"{prefix}.moe_statics.e_score_correction_bias", (1, shape.experts)))
+    if family in ("dots1", "glm4_moe"):
+        tensors.append((f"{prefix}.gate.e_score_correction_bias", (shape.experts,)))
+    parts = _EXPERT_PARTS.get(family, _DEFAULT_PARTS)
+    for expert in range(shape.experts):
+        tensors += _ffn(f"{prefix}.experts.{expert}", parts, shape.hidden, shape.expert_ff)
+    if shape.shared_ff:
+        shared = "shared_expert" if family == "qwen2_moe" else "shared_experts"
+        tensors += _ffn(f"{prefix}.{shared}", _DEFAULT_PARTS, shape.hidden, shape.shared_ff)
+    if shape.shared_gate:
+        tensors.append((f"{prefix}.shared_expert_gate.weight", (1, shape.hidden)))
+    return tensors
+
+
+def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of all tensors of a case, as its family names them on disk."""
+    shape, family = case.shape, case.family
+    listed: list[tuple[str, tuple[int, ...]]] = [("model.embed_tokens.weight", (shape.vocab, shape.hidden))]
+    for layer in range(shape.layers):
+        prefix = f"model.layers.{layer}"
+        listed.append((f"{prefix}.input_layernorm.weight", (shape.hidden,)))
+        listed += _attention(f"{prefix}.self_attn", shape)
+        listed.append((f"{prefix}.post_attention_layernorm.weight", (shape.hidden,)))
+        if shape.experts and layer not in shape.dense_layers:
+            block = "block_sparse_moe" if family == "mixtral" else "mlp"
+            listed += _experts(f"{prefix}.{block}", family, shape)
+        else:
+            listed += _ffn(f"{prefix}.mlp", _DEFAULT_PARTS, shape.hidden, shape.ff)
+    listed.append(("model.norm.weight", (shape.hidden,)))
+    if not shape.tied:
+        listed.append(("lm_head.weight", (shape.vocab, shape.hidden)))
+    return listed
+
+
+def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The float32 values of one tensor."""
+    if name.endswith("e_score_correction_bias"):
+        return np.zeros(shape, dtype=np.float32)  # part of the layout; the router then works without it
+    drawn = draw.bell(case.seed, f"{case.name}/{name}", shape)
+    if name.endswith(".bias"):
+        return drawn * np.float32(0.4)
+    if len(shape) == 1:
+        return np.float32(1.0) + drawn * np.float32(0.25)
+    scale = shape[-1] ** -0.5
+    if name == "model.embed_tokens.weight":
+        scale = 0.25 if case.shape.tied else 1.0
+    elif name == "lm_head.weight" or ".q_proj" in name or ".k_proj" in name or name.endswith(".gate.weight"):
+        scale *= 1.5
+    elif name.endswith(("down_proj.weight", "w2.weight")):
+        scale *= 2.0
+    return drawn * np.float32(scale)
+
+
+def build_case(case: Case, folder: Path) -> str:
+    """Write config.json and model.safetensors of a case; returns the SHA-256 over both files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(case.config, indent=1) + "\n"
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    entries = [
+        tensorfile.Entry(tensor, shape, case.dtype, lambda t=tensor, s=shape: values(case, t, s))
+        for tensor, shape in tensors(case)
+    ]
+    tensorfile.write(folder / "model.safetensors", entries)
+    return hashlib.sha256(text.encode() + (folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def build(name: str, folder: Path) -> str:
+    """Write the checkpoint of the case `name`; returns the SHA-256 over its two files."""
+    return build_case(CASES[name], folder)
