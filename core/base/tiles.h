@@ -47,4 +47,10 @@ static inline uint32_t colibri_tiles(uint32_t rows)
     return rows / COLIBRI_TILE_ROWS + (rows % COLIBRI_TILE_ROWS != 0u);
 }
 
+/* Bytes of a whole matrix; below 2^55 while rows and columns stay below 2^26 (the blob's limit). */
+static inline uint64_t colibri_matrix_bytes(uint32_t kind, uint32_t rows, uint32_t columns)
+{
+    return colibri_tile_bytes(kind, columns) * colibri_tiles(rows);
+}
+
 #endif

@@ -36,7 +36,7 @@ typedef struct colibri_blob_header {
     uint32_t section_count;
     uint64_t file_bytes;
     uint64_t tables_bytes;                  /* header, section table and all table sections */
-    uint32_t tables_crc;                    /* CRC32C of the first tables_bytes with this, identity and identity_crc as zero */
+    uint32_t tables_crc;                    /* CRC32C of the first tables_bytes; this, identity, identity_crc as 0 */
     uint32_t flags;                         /* 0 */
     uint8_t identity[32];                   /* SHA-256 of the same bytes */
     uint32_t identity_crc;                  /* CRC32C of identity; counts as zero in both sums above */

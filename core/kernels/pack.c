@@ -8,8 +8,8 @@
 uint64_t colibri_packed_bytes(uint32_t kind, uint32_t rows, uint32_t columns)
 {
     int bad = 0;
-    uint64_t bytes = colibri_mul(colibri_tile_bytes(kind, columns), colibri_tiles(rows), &bad);
-    return bad ? 0 : bytes;
+    (void)colibri_mul(colibri_tile_bytes(kind, columns), colibri_tiles(rows), &bad);
+    return bad ? 0 : colibri_matrix_bytes(kind, rows, columns);
 }
 
 static void colibri_pack_float(uint32_t kind, uint32_t lane, uint32_t columns, const float *w, void *tile)

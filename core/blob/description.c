@@ -1,0 +1,253 @@
+/*
+ * description.c: the layers, one after the other: records to a description, then every tensor of the layer against
+ * the shape the description gives its role. A walk costs O(layers) and is done at open, plan and start.
+ */
+#include "blob/records.h"
+
+int32_t colibri_layer_begin(const colibri_view *view, colibri_cursor *cursor, colibri_detail *detail)
+{
+    const colibri_table *table = &view->table[COLIBRI_SECTION_LAYERS];
+    const colibri_record *r = colibri_records(view, COLIBRI_SECTION_LAYERS);
+    colibri_fill(cursor, 0, sizeof *cursor);
+    while (cursor->defaults < table->count && r[cursor->defaults].layer == COLIBRI_NO) {
+        cursor->defaults++;
+    }
+    for (uint32_t i = 1; i < table->count; i++) {       /* ascending (layer + 1, key): every-layer records come first */
+        uint64_t before = (uint64_t)(r[i - 1u].layer + 1u) << 16 | r[i - 1u].key;
+        uint64_t here = (uint64_t)(r[i].layer + 1u) << 16 | r[i].key;
+        if (here <= before) {
+            return colibri_record_fault(detail, COLIBRI_ERROR_FORMAT, view, COLIBRI_SECTION_LAYERS, i,
+                                        COLIBRI_FIELD_KEY, before, here);
+        }
+    }
+    cursor->record = cursor->defaults;
+    cursor->tensor = view->model_tensors;
+    cursor->expert_end = view->table[COLIBRI_SECTION_EXPERTS].offset;
+    return COLIBRI_OK;
+}
+
+static int32_t colibri_read_attention(const colibri_view *view, uint32_t i, colibri_description *d,
+                                      colibri_detail *detail)
+{
+    const uint32_t s = COLIBRI_SECTION_LAYERS;
+    const uint32_t most = COLIBRI_VALUE_LIMIT;
+    uint32_t kind;
+    switch (colibri_records(view, s)[i].key) {
+    case COLIBRI_LAYER_ATTENTION:
+        if (colibri_records(view, s)[i].value != COLIBRI_ATTENTION_GQA) {
+            return colibri_record_fault(detail, COLIBRI_ERROR_UNSUPPORTED, view, s, i, COLIBRI_FIELD_VALUE,
+                                        COLIBRI_ATTENTION_GQA, colibri_records(view, s)[i].value);
+        }
+        return colibri_record_u32(view, s, i, COLIBRI_ATTENTION_GQA, COLIBRI_ATTENTION_GQA, &kind, detail);
+    case COLIBRI_LAYER_HEADS: return colibri_record_u32(view, s, i, 1, 65535, &d->heads, detail);
+    case COLIBRI_LAYER_KV_HEADS: return colibri_record_u32(view, s, i, 1, 65535, &d->kv_heads, detail);
+    case COLIBRI_LAYER_HEAD_DIM: return colibri_record_u32(view, s, i, 1, 65535, &d->head_dim, detail);
+    case COLIBRI_LAYER_ROPE:
+        if (view->table[COLIBRI_SECTION_ROPE].count == 0u) {
+            return colibri_record_fault(detail, COLIBRI_ERROR_FORMAT, view, s, i, COLIBRI_FIELD_MISSING, 1, 0);
+        }
+        return colibri_record_u32(view, s, i, 0, view->table[COLIBRI_SECTION_ROPE].count - 1u, &d->rope, detail);
+    case COLIBRI_LAYER_WINDOW: return colibri_record_u32(view, s, i, 1, most, &d->window, detail);
+    case COLIBRI_LAYER_SCORE_SCALE: return colibri_record_f32(view, s, i, &d->score_scale, detail);
+    case COLIBRI_LAYER_QK_NORM:
+        return colibri_record_u32(view, s, i, 0, COLIBRI_QK_NORM_HEAD, &d->qk_norm, detail);
+    case COLIBRI_LAYER_NORM_EPS: return colibri_record_f32(view, s, i, &d->eps, detail);
+    default: return colibri_record_u32(view, s, i, 0, 15, &d->biases, detail);
+    }
+}
+
+static int32_t colibri_read_ffn(const colibri_view *view, uint32_t i, colibri_description *d, colibri_detail *detail)
+{
+    const uint32_t s = COLIBRI_SECTION_LAYERS;
+    const uint32_t most = COLIBRI_VALUE_LIMIT;
+    uint32_t unused;
+    switch (colibri_records(view, s)[i].key) {
+    case COLIBRI_LAYER_FFN:
+        return colibri_record_u32(view, s, i, COLIBRI_FFN_DENSE, COLIBRI_FFN_MOE, &d->ffn, detail);
+    case COLIBRI_LAYER_ACTIVATION: return colibri_record_u32(view, s, i, 1, COLIBRI_ACTIVATION_SILU, &unused, detail);
+    case COLIBRI_LAYER_FF: return colibri_record_u32(view, s, i, 1, most, &d->ff, detail);
+    case COLIBRI_LAYER_EXPERTS: return colibri_record_u32(view, s, i, 1, 65535, &d->experts, detail);
+    case COLIBRI_LAYER_TOP_K: return colibri_record_u32(view, s, i, 1, 65535, &d->top_k, detail);
+    case COLIBRI_LAYER_ROUTER_SCORE:
+        if (colibri_records(view, s)[i].value == COLIBRI_ROUTER_SIGMOID) {
+            return colibri_record_fault(detail, COLIBRI_ERROR_UNSUPPORTED, view, s, i, COLIBRI_FIELD_VALUE,
+                                        COLIBRI_ROUTER_SOFTMAX, COLIBRI_ROUTER_SIGMOID);
+        }
+        return colibri_record_u32(view, s, i, 1, COLIBRI_ROUTER_SOFTMAX, &unused, detail);
+    case COLIBRI_LAYER_ROUTER_RENORMALISE:
+        return colibri_record_u32(view, s, i, 0, COLIBRI_RENORMALISE_SUM, &d->renormalise, detail);
+    case COLIBRI_LAYER_ROUTER_SCALE: return colibri_record_f32(view, s, i, &d->router_scale, detail);
+    case COLIBRI_LAYER_ROUTER_EPS: return colibri_record_f32(view, s, i, &d->router_eps, detail);
+    case COLIBRI_LAYER_SHARED_FF: return colibri_record_u32(view, s, i, 1, most, &d->shared_ff, detail);
+    case COLIBRI_LAYER_SHARED_GATE: return colibri_record_u32(view, s, i, 0, 1, &d->shared_gate, detail);
+    case COLIBRI_LAYER_RESIDUAL_MULTIPLIER:
+        d->has_residual_multiplier = 1;
+        return colibri_record_f32(view, s, i, &d->residual_multiplier, detail);
+    case COLIBRI_LAYER_EXPERT_RUN: return colibri_record_u64(view, s, i, &d->expert_run, detail);
+    default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
+    }
+}
+
+static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, colibri_description *d,
+                                         colibri_detail *detail)
+{
+    uint32_t key = colibri_records(view, COLIBRI_SECTION_LAYERS)[i].key;
+    if (key >= COLIBRI_LAYER_ATTENTION && key <= COLIBRI_LAYER_BIASES) {
+        return colibri_read_attention(view, i, d, detail);
+    }
+    return colibri_read_ffn(view, i, d, detail);
+}
+
+static int32_t colibri_layer_fault(colibri_detail *detail, const colibri_view *view, uint32_t layer, uint32_t field,
+                                   uint64_t expected, uint64_t found)
+{
+    return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_LAYERS, field, layer,
+                          view->table[COLIBRI_SECTION_LAYERS].offset, expected, found);
+}
+
+/* What single records cannot say: values that depend on each other. */
+static int32_t colibri_check_description(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                         colibri_detail *detail)
+{
+    if (!d->heads || !d->kv_heads || !d->head_dim || !d->ffn || !d->ff || !(d->eps >= 0.0f)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, 1, 0);
+    }
+    if (d->heads % d->kv_heads != 0u) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->heads, d->kv_heads);
+    }
+    if ((uint64_t)d->heads * d->head_dim > COLIBRI_VALUE_LIMIT) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT,
+                                   (uint64_t)d->heads * d->head_dim);
+    }
+    if (d->rope != COLIBRI_NO && colibri_rope_at(view, d->rope)->pairs > d->head_dim / 2u) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->head_dim / 2u,
+                                   colibri_rope_at(view, d->rope)->pairs);
+    }
+    if (d->ffn == COLIBRI_FFN_MOE && (!d->experts || !d->top_k || d->top_k > d->experts)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, d->top_k);
+    }
+    if (d->ffn == COLIBRI_FFN_DENSE && (d->experts || d->shared_ff)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, 0, d->experts);
+    }
+    if (d->shared_gate && !d->shared_ff) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, 1, 0);
+    }
+    return COLIBRI_OK;
+}
+
+/* The tensors of one layer: each role at most once and of its shape, and every role that has a place is there. */
+static int32_t colibri_layer_tensors(const colibri_view *view, colibri_cursor *cursor, colibri_description *d,
+                                     colibri_detail *detail)
+{
+    colibri_shape shape;
+    uint32_t last = 0;
+    for (uint32_t i = 0; i < COLIBRI_ROLE_ROOM; i++) {
+        d->tensor[i] = COLIBRI_NO;
+    }
+    while (cursor->tensor < view->table[COLIBRI_SECTION_TENSORS].count) {
+        const colibri_tensor *t = colibri_tensor_at(view, cursor->tensor);
+        if (t->layer != cursor->layer) {
+            break;
+        }
+        if (t->role <= last || !colibri_role_shape(view, d, t->role, &shape)) {
+            return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_ROLE,
+                                  cursor->tensor, 0, last, t->role);
+        }
+        int32_t status = colibri_check_tensor(view, cursor->tensor, &shape,
+                                              shape.count ? COLIBRI_SECTION_EXPERTS : COLIBRI_SECTION_RESIDENT, detail);
+        if (status < 0) {
+            return status;
+        }
+        last = t->role;
+        d->tensor[t->role] = cursor->tensor++;
+    }
+    for (uint32_t role = 0; role < COLIBRI_ROLE_ROOM; role++) {
+        if (d->tensor[role] == COLIBRI_NO && colibri_role_shape(view, d, role, &shape)) {
+            return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_MISSING, role, 0,
+                                  cursor->layer, 0);
+        }
+    }
+    return COLIBRI_OK;
+}
+
+/* Expert runs: gate, up, down in this order inside one run, the layer's runs right behind the previous layer's. */
+static int32_t colibri_layer_runs(const colibri_view *view, colibri_cursor *cursor, const colibri_description *d,
+                                  colibri_detail *detail)
+{
+    const colibri_table *experts = &view->table[COLIBRI_SECTION_EXPERTS];
+    uint64_t start = cursor->expert_end;
+    uint64_t at = start;
+    int bad = 0;
+    uint64_t end = colibri_add(start, colibri_mul(d->expert_run, d->experts, &bad), &bad);
+    if (bad || d->expert_run == 0u || d->expert_run % COLIBRI_EXPERT_ALIGN != 0u ||
+        end > experts->offset + experts->payload) {
+        return colibri_layer_fault(detail, view, cursor->layer, COLIBRI_FIELD_STRIDE, experts->payload, d->expert_run);
+    }
+    for (uint32_t role = COLIBRI_ROLE_EXPERT_GATE; role <= COLIBRI_ROLE_EXPERT_DOWN; role++) {
+        const colibri_tensor *t = colibri_tensor_at(view, d->tensor[role]);
+        if (t->offset != at || t->stride != d->expert_run || t->bytes > start + d->expert_run - at) {
+            return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_OFFSET,
+                                  d->tensor[role], 0, at, t->offset);
+        }
+        at = t->offset + t->bytes;              /* tiles are multiples of 64 bytes: the next one is aligned */
+    }
+    if (d->experts > view->table[COLIBRI_SECTION_EXPERT_SUMS].count - cursor->expert) {
+        return colibri_layer_fault(detail, view, cursor->layer, COLIBRI_FIELD_COUNT,
+                                   view->table[COLIBRI_SECTION_EXPERT_SUMS].count - cursor->expert, d->experts);
+    }
+    cursor->expert += d->experts;
+    cursor->expert_end = end;
+    return COLIBRI_OK;
+}
+
+int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, colibri_description *out,
+                           colibri_detail *detail)
+{
+    const colibri_table *table = &view->table[COLIBRI_SECTION_LAYERS];
+    int32_t status = COLIBRI_OK;
+    colibri_fill(out, 0, sizeof *out);
+    out->rope = COLIBRI_NO;
+    out->router_scale = 1.0f;
+    for (uint32_t i = 0; status >= 0 && i < cursor->defaults; i++) {
+        status = colibri_read_layer_record(view, i, out, detail);
+    }
+    for (; status >= 0 && cursor->record < table->count; cursor->record++) {
+        if (colibri_records(view, COLIBRI_SECTION_LAYERS)[cursor->record].layer != cursor->layer) {
+            break;
+        }
+        status = colibri_read_layer_record(view, cursor->record, out, detail);
+    }
+    if (status >= 0 && out->ffn == COLIBRI_FFN_DENSE) {     /* defaults may speak of the other layers' experts */
+        out->experts = 0;
+        out->top_k = 0;
+        out->shared_ff = 0;
+        out->shared_gate = 0;
+        out->expert_run = 0;
+    }
+    status = status < 0 ? status : colibri_check_description(view, cursor->layer, out, detail);
+    status = status < 0 ? status : colibri_layer_tensors(view, cursor, out, detail);
+    out->first_expert = cursor->expert;
+    if (status >= 0 && out->ffn == COLIBRI_FFN_MOE) {
+        status = colibri_layer_runs(view, cursor, out, detail);
+    }
+    cursor->layer++;
+    return status;
+}
+
+int32_t colibri_layer_end(const colibri_view *view, const colibri_cursor *cursor, colibri_detail *detail)
+{
+    const colibri_table *experts = &view->table[COLIBRI_SECTION_EXPERTS];
+    if (cursor->record != view->table[COLIBRI_SECTION_LAYERS].count) {
+        return colibri_layer_fault(detail, view, cursor->layer, COLIBRI_FIELD_LAYER, view->layers, cursor->layer);
+    }
+    if (cursor->tensor != view->table[COLIBRI_SECTION_TENSORS].count) {
+        return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_LAYER, cursor->tensor,
+                              0, view->layers, colibri_tensor_at(view, cursor->tensor)->layer);
+    }
+    if (cursor->expert != view->table[COLIBRI_SECTION_EXPERT_SUMS].count ||
+        cursor->expert_end != experts->offset + experts->payload) {
+        return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_EXPERTS, COLIBRI_FIELD_BYTES, 0,
+                              experts->offset, cursor->expert_end - experts->offset, experts->payload);
+    }
+    return COLIBRI_OK;
+}

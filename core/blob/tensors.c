@@ -1,0 +1,171 @@
+/*
+ * tensors.c: the shape each role has under a description, and one tensor record against it.
+ */
+#include "blob/view.h"
+
+static int colibri_vector_shape(colibri_shape *shape, uint32_t columns, int present)
+{
+    shape->rows = 1;
+    shape->columns = columns;
+    shape->count = 0;
+    shape->layout = COLIBRI_LAYOUT_VECTOR;
+    shape->only_f32 = 1;
+    return present;
+}
+
+static int colibri_matrix_shape(colibri_shape *shape, uint32_t rows, uint32_t columns, int present)
+{
+    shape->rows = rows;
+    shape->columns = columns;
+    shape->count = 0;
+    shape->layout = COLIBRI_LAYOUT_TILES;
+    shape->only_f32 = 0;
+    return present;
+}
+
+static int colibri_model_shape(const colibri_view *view, uint32_t role, colibri_shape *shape)
+{
+    switch (role) {
+    case COLIBRI_ROLE_EMBED:
+    case COLIBRI_ROLE_HEAD: return colibri_matrix_shape(shape, view->vocab, view->hidden, 1);
+    case COLIBRI_ROLE_FINAL_NORM: return colibri_vector_shape(shape, view->hidden, 1);
+    default: return 0;
+    }
+}
+
+static int colibri_attention_shape(const colibri_view *view, const colibri_description *d, uint32_t role,
+                                   colibri_shape *shape)
+{
+    uint32_t q = d->heads * d->head_dim;
+    uint32_t kv = d->kv_heads * d->head_dim;
+    int norm = d->qk_norm == COLIBRI_QK_NORM_HEAD;
+    switch (role) {
+    case COLIBRI_ROLE_ATTENTION_NORM: return colibri_vector_shape(shape, view->hidden, 1);
+    case COLIBRI_ROLE_Q: return colibri_matrix_shape(shape, q, view->hidden, 1);
+    case COLIBRI_ROLE_K:
+    case COLIBRI_ROLE_V: return colibri_matrix_shape(shape, kv, view->hidden, 1);
+    case COLIBRI_ROLE_O: return colibri_matrix_shape(shape, view->hidden, q, 1);
+    case COLIBRI_ROLE_Q_BIAS: return colibri_vector_shape(shape, q, (d->biases & COLIBRI_BIAS_Q) != 0u);
+    case COLIBRI_ROLE_K_BIAS: return colibri_vector_shape(shape, kv, (d->biases & COLIBRI_BIAS_K) != 0u);
+    case COLIBRI_ROLE_V_BIAS: return colibri_vector_shape(shape, kv, (d->biases & COLIBRI_BIAS_V) != 0u);
+    case COLIBRI_ROLE_O_BIAS: return colibri_vector_shape(shape, view->hidden, (d->biases & COLIBRI_BIAS_O) != 0u);
+    case COLIBRI_ROLE_Q_NORM:
+    case COLIBRI_ROLE_K_NORM: return colibri_vector_shape(shape, d->head_dim, norm);
+    default: return 0;
+    }
+}
+
+static int colibri_expert_shape(const colibri_description *d, uint32_t rows, uint32_t columns, colibri_shape *shape)
+{
+    int present = colibri_matrix_shape(shape, rows, columns, d->ffn == COLIBRI_FFN_MOE);
+    shape->count = d->experts;
+    return present;
+}
+
+static int colibri_ffn_shape(const colibri_view *view, const colibri_description *d, uint32_t role,
+                             colibri_shape *shape)
+{
+    int dense = d->ffn == COLIBRI_FFN_DENSE;
+    int shared = d->shared_ff != 0u;
+    int present;
+    switch (role) {
+    case COLIBRI_ROLE_FFN_NORM: return colibri_vector_shape(shape, view->hidden, 1);
+    case COLIBRI_ROLE_GATE:
+    case COLIBRI_ROLE_UP: return colibri_matrix_shape(shape, d->ff, view->hidden, dense);
+    case COLIBRI_ROLE_DOWN: return colibri_matrix_shape(shape, view->hidden, d->ff, dense);
+    case COLIBRI_ROLE_EXPERT_GATE:
+    case COLIBRI_ROLE_EXPERT_UP: return colibri_expert_shape(d, d->ff, view->hidden, shape);
+    case COLIBRI_ROLE_EXPERT_DOWN: return colibri_expert_shape(d, view->hidden, d->ff, shape);
+    case COLIBRI_ROLE_SHARED_GATE:
+    case COLIBRI_ROLE_SHARED_UP: return colibri_matrix_shape(shape, d->shared_ff, view->hidden, shared);
+    case COLIBRI_ROLE_SHARED_DOWN: return colibri_matrix_shape(shape, view->hidden, d->shared_ff, shared);
+    case COLIBRI_ROLE_ROUTER:
+        present = colibri_matrix_shape(shape, d->experts, view->hidden, d->ffn == COLIBRI_FFN_MOE);
+        break;
+    case COLIBRI_ROLE_SHARED_SWITCH: present = colibri_matrix_shape(shape, 1, view->hidden, d->shared_gate != 0u); break;
+    default: return 0;
+    }
+    shape->only_f32 = 1;
+    return present;
+}
+
+int colibri_role_shape(const colibri_view *view, const colibri_description *layer, uint32_t role,
+                       colibri_shape *shape)
+{
+    if (!layer) {
+        return colibri_model_shape(view, role, shape);
+    }
+    if (role < COLIBRI_ROLE_FFN_NORM) {
+        return colibri_attention_shape(view, layer, role, shape);
+    }
+    return colibri_ffn_shape(view, layer, role, shape);
+}
+
+static int32_t colibri_tensor_fault(const colibri_view *view, uint32_t index, int32_t status, uint32_t field,
+                                    uint64_t expected, uint64_t found, colibri_detail *detail)
+{
+    uint64_t at = view->table[COLIBRI_SECTION_TENSORS].offset + (uint64_t)index * COLIBRI_TENSOR_BYTES;
+    return colibri_refuse(detail, status, COLIBRI_SECTION_TENSORS, field, index, at, expected, found);
+}
+
+static int32_t colibri_check_place(const colibri_view *view, uint32_t index, uint64_t bytes, uint32_t section,
+                                   colibri_detail *detail)
+{
+    const colibri_tensor *t = colibri_tensor_at(view, index);
+    const colibri_table *home = &view->table[section];
+    int bad = 0;
+    uint64_t all = colibri_add(bytes, colibri_mul(t->stride, t->count - 1u, &bad), &bad);
+    if (t->bytes != bytes) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_BYTES, bytes, t->bytes, detail);
+    }
+    if (bad || t->offset % COLIBRI_TENSOR_ALIGN != 0u || t->offset < home->offset ||
+        t->offset - home->offset > home->payload || all > home->payload - (t->offset - home->offset)) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_OFFSET, home->offset, t->offset,
+                                    detail);
+    }
+    return COLIBRI_OK;
+}
+
+int32_t colibri_check_tensor(const colibri_view *view, uint32_t index, const colibri_shape *shape,
+                             uint32_t section, colibri_detail *detail)
+{
+    const colibri_tensor *t = colibri_tensor_at(view, index);
+    uint32_t count = shape->count ? shape->count : 1u;
+    uint32_t group = colibri_kind_quantized(t->kind) ? COLIBRI_GROUP : 0u;
+    uint32_t reserved = t->flags | t->reserved0;
+    uint64_t bytes = (uint64_t)t->columns * 4u;
+    for (uint32_t i = 0; i < sizeof t->reserved; i++) {
+        reserved |= t->reserved[i];
+    }
+    if (!colibri_kind_known(t->kind) || (shape->only_f32 && t->kind != COLIBRI_KIND_F32)) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_KIND, COLIBRI_KIND_F32,
+                                    t->kind, detail);
+    }
+    if (t->layout != shape->layout) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_LAYOUT, shape->layout,
+                                    t->layout, detail);
+    }
+    if (t->rows != shape->rows) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_ROWS, shape->rows, t->rows, detail);
+    }
+    if (t->columns != shape->columns) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_COLUMNS, shape->columns, t->columns,
+                                    detail);
+    }
+    if (t->count != count || (shape->count == 0u && t->stride != 0u)) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_COUNT, count, t->count, detail);
+    }
+    if (t->group != group) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_GROUP, group, t->group, detail);
+    }
+    if (reserved) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_RESERVED, 0, reserved, detail);
+    }
+    if (t->second_role != 0u && (t->role != COLIBRI_ROLE_EMBED || t->second_role != COLIBRI_ROLE_HEAD)) {
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_ROLE, 0, t->second_role, detail);
+    }
+    if (shape->layout == COLIBRI_LAYOUT_TILES) {
+        bytes = colibri_matrix_bytes(t->kind, t->rows, t->columns);
+    }
+    return colibri_check_place(view, index, bytes, section, detail);
+}
