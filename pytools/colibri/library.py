@@ -37,7 +37,7 @@ def header_path(name: str) -> Path:
     """A header: next to a library named by COLIBRI_LIBRARY the repository's, else the shipped one."""
     shipped = data_folder() / "include" / name
     root = repository()
-    in_tree = [p for p in ((root / "core" / name, root / "core" / "blob" / name) if root else ()) if p.is_file()]
+    in_tree = sorted(root.glob(f"core/**/{name}")) if root else []
     if in_tree and (os.environ.get("COLIBRI_LIBRARY") or not shipped.is_file()):
         return in_tree[0]
     if not shipped.is_file():

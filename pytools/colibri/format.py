@@ -1,0 +1,383 @@
+"""A model's description, and the layout that follows from it.
+
+`Model` and `Layer` say what a blob's tables say; their field names are the keys of core/blob/colibri_format.h in
+lower case, and None means that the record is absent. From a description follows which tensors must exist
+(`required`), and from that and the kinds follows where every byte of the file lies (`Layout`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from .errors import InternalError, UsageError
+from .library import constants, ffi, key_types, load, values
+
+EVERY_LAYER = 0xFFFFFFFF
+KINDS = ("f32", "f16", "q8", "q4")
+
+
+@dataclass(frozen=True)
+class Rope:
+    """One rope kind: a fraction of a turn per pair, and the amplitude of cosine and sine."""
+
+    fractions: tuple[int, ...]
+    interleaved: bool = False
+    amplitude: float = 1.0
+
+
+@dataclass
+class Layer:
+    """One layer; field names are the layer keys of the format, None is an absent record."""
+
+    attention: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    rope: int | None = None
+    window: int | None = None
+    score_scale: float | None = None
+    qk_norm: int | None = None
+    norm_eps: float | None = None
+    biases: int | None = None
+    ffn: int | None = None
+    activation: int | None = None
+    ff: int | None = None
+    experts: int | None = None
+    top_k: int | None = None
+    router_score: int | None = None
+    router_renormalise: int | None = None
+    router_scale: float | None = None
+    router_eps: float | None = None
+    shared_ff: int | None = None
+    shared_gate: int | None = None
+    residual_multiplier: float | None = None
+    expert_run: int | None = None  # filled in by Layout
+
+    @property
+    def moe(self) -> bool:
+        """Whether the layer has routed experts."""
+        return self.ffn == constants().FFN_MOE
+
+
+@dataclass
+class Model:
+    """A whole model; the first fields are the model keys of the format."""
+
+    vocab: int
+    hidden: int
+    trained_context: int | None = None
+    final_eps: float | None = None
+    embed_multiplier: float | None = None
+    logit_multiplier: float | None = None
+    tied: bool = False
+    layers: list[Layer] = field(default_factory=list)
+    ropes: list[Rope] = field(default_factory=list)
+
+
+# What may be left unread without changing an answer; everything else must be understood.
+_MAY_SKIP = {("colibri_model_key", "TRAINED_CONTEXT")}
+
+
+def f32_bits(value: float) -> int:
+    """The bits of a float32."""
+    return struct.unpack("<I", struct.pack("<f", value))[0]
+
+
+def f32_of(bits: int) -> float:
+    """The float32 of its bits."""
+    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0]
+
+
+def record(enum: str, key: str, value: Any, layer: int = EVERY_LAYER) -> dict[str, int]:
+    """One typed value as the fields of colibri_record."""
+    c = constants()
+    kind = key_types(enum)[key]
+    must = 0 if (enum, key) in _MAY_SKIP or enum == "colibri_generation_key" else c.RECORD_MUST
+    raw = f32_bits(value) if kind == "f32" else int(value)
+    return {"layer": layer, "key": values(enum)[key], "type": getattr(c, "TYPE_" + kind.upper()), "flags": must,
+            "value": raw}
+
+
+def model_records(model: Model) -> list[dict[str, int]]:
+    """The MODEL section."""
+    out = []
+    for key in key_types("colibri_model_key"):
+        value = len(model.layers) if key == "LAYERS" else getattr(model, key.lower())
+        if value is not None:
+            out.append(record("colibri_model_key", key, value))
+    return sorted(out, key=lambda r: r["key"])
+
+
+def layer_records(layers: list[Layer]) -> list[dict[str, int]]:
+    """The LAYERS section: what all layers share comes once, then what is a layer's own."""
+    rows = []
+    for number, layer in enumerate(layers):
+        pairs = ((key, getattr(layer, key.lower())) for key in key_types("colibri_layer_key"))
+        made = [record("colibri_layer_key", key, value, number) for key, value in pairs if value is not None]
+        rows.append({r["key"]: r for r in made})
+    common = []
+    for key, first in sorted(rows[0].items()):
+        everywhere = [row[key]["value"] for row in rows if key in row]
+        if len(everywhere) == len(rows) and len(set(everywhere)) == 1:
+            common.append({**first, "layer": EVERY_LAYER})
+    shared = {r["key"] for r in common}
+    return common + [row[key] for row in rows for key in sorted(row) if key not in shared]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The weight kind of every group of tensors; router, gates, norms and biases are always f32."""
+
+    embed: str = "q8"
+    head: str = "q8"
+    attention: str = "q8"
+    ffn: str = "q8"
+    shared: str = "q8"
+    experts: str = "q8"
+
+    @classmethod
+    def preset(cls, weights: str, **overrides: str | None) -> Kinds:
+        """What --weights means: one kind everywhere; q4 means experts and dense FFN, the rest stays q8."""
+        if weights not in KINDS:
+            raise UsageError(f"--weights {weights}: expected one of {', '.join(KINDS)}")
+        base = cls(ffn="q4", experts="q4") if weights == "q4" else cls(*[weights] * len(fields(cls)))
+        for name, kind in overrides.items():
+            if kind is not None and kind not in KINDS:
+                raise UsageError(f"--{name} {kind}: expected one of {', '.join(KINDS)}")
+        return replace(base, **{name: kind for name, kind in overrides.items() if kind is not None})
+
+    @staticmethod
+    def group(role: str) -> str:
+        """The group a role belongs to; empty for what is always f32."""
+        return _GROUPS.get(role, "")
+
+    def of(self, role: str) -> str:
+        """The kind of one role's matrices."""
+        group = self.group(role)
+        return getattr(self, group) if group else "f32"
+
+
+_GROUPS = {"EMBED": "embed", "HEAD": "head", "Q": "attention", "K": "attention", "V": "attention", "O": "attention",
+           "GATE": "ffn", "UP": "ffn", "DOWN": "ffn", "EXPERT_GATE": "experts", "EXPERT_UP": "experts",
+           "EXPERT_DOWN": "experts", "SHARED_GATE": "shared", "SHARED_UP": "shared", "SHARED_DOWN": "shared"}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One entry of the tensor table."""
+
+    role: str
+    layer: int
+    rows: int
+    columns: int
+    vector: bool = False
+    count: int = 1
+    second_role: str = ""
+    kind: str = "f32"
+    offset: int = 0
+    bytes: int = 0
+    stride: int = 0
+
+    @property
+    def expert(self) -> bool:
+        """Whether it lies in the EXPERTS section."""
+        return self.role.startswith("EXPERT_")
+
+    @property
+    def label(self) -> str:
+        """The way a sentence names it."""
+        return self.role if self.layer == EVERY_LAYER else f"layer {self.layer} {self.role}"
+
+
+def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
+    c = constants()
+    wide, narrow = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+
+    def vector(role: str, columns: int) -> Tensor:
+        return Tensor(role, number, 1, columns, vector=True)
+
+    yield vector("ATTENTION_NORM", hidden)
+    for role, rows, columns, bit in (("Q", wide, hidden, c.BIAS_Q), ("K", narrow, hidden, c.BIAS_K),
+                                     ("V", narrow, hidden, c.BIAS_V), ("O", hidden, wide, c.BIAS_O)):
+        yield Tensor(role, number, rows, columns)
+        if (layer.biases or 0) & bit:
+            yield vector(role + "_BIAS", rows)
+    if layer.qk_norm:
+        yield vector("Q_NORM", layer.head_dim)
+        yield vector("K_NORM", layer.head_dim)
+    yield vector("FFN_NORM", hidden)
+    if not layer.moe:
+        yield from _gated("", number, layer.ff, hidden, 1)
+        return
+    yield Tensor("ROUTER", number, layer.experts, hidden)
+    yield from _gated("EXPERT_", number, layer.ff, hidden, layer.experts)
+    if layer.shared_ff:
+        yield from _gated("SHARED_", number, layer.shared_ff, hidden, 1)
+        if layer.shared_gate:
+            yield Tensor("SHARED_SWITCH", number, 1, hidden)
+
+
+def _gated(prefix: str, number: int, ff: int, hidden: int, count: int) -> Iterator[Tensor]:
+    for part, rows, columns in (("GATE", ff, hidden), ("UP", ff, hidden), ("DOWN", hidden, ff)):
+        yield Tensor(prefix + part, number, rows, columns, count=count)
+
+
+def required(model: Model) -> list[Tensor]:
+    """The tensors a description needs, in the order of the table: the model's, then layer by layer, by role."""
+    out = [Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden, second_role="HEAD" if model.tied else ""),
+           Tensor("FINAL_NORM", EVERY_LAYER, 1, model.hidden, vector=True)]
+    if not model.tied:
+        out.append(Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden))
+    for number, layer in enumerate(model.layers):
+        out.extend(_layer_tensors(layer, number, model.hidden))
+    order = values("colibri_role")
+    return sorted(out, key=lambda t: (t.layer != EVERY_LAYER, t.layer, order[t.role]))
+
+
+def kind_value(kind: str) -> int:
+    """The number of a kind's name."""
+    return values("colibri_kind")[kind.upper()]
+
+
+def packed_bytes(kind: str, rows: int, columns: int) -> int:
+    """Bytes of one packed matrix, asked from the core."""
+    size = int(load().colibri_packed_bytes(kind_value(kind), rows, columns))
+    if not size:
+        raise InternalError(f"the core packs no {kind} matrix of {rows} x {columns}")
+    return size
+
+
+def align(value: int, step: int) -> int:
+    """The next multiple of step."""
+    return -(-value // step) * step
+
+
+@dataclass(frozen=True)
+class Run:
+    """The experts of one layer: where the first run begins, and how far apart they are."""
+
+    layer: int
+    experts: int
+    offset: int
+    bytes: int
+    tensors: tuple[Tensor, ...]
+
+
+@dataclass
+class Section:
+    """One row of the section table; sums are filled in by the writer."""
+
+    type: str
+    offset: int
+    payload: int
+    bytes: int = 0
+    count: int = 0
+    record_bytes: int = 0
+    crc: int = 0
+    digest: Any = b"\0" * 16
+
+
+class Layout:
+    """Where everything lies. `texts` are the small data sections that follow the weights, by section name."""
+
+    TABLES = ("MODEL", "LAYERS", "TENSORS", "EXPERT_SUMS", "ROPE", "ROPE_FRACTIONS")
+    TEXTS = ("TOKENIZER", "CHAT_TEMPLATE", "GENERATION", "PROVENANCE")
+
+    def __init__(self, model: Model, kinds: Kinds, texts: dict[str, bytes]) -> None:
+        c = constants()
+        sized = [self._sized(tensor, kinds) for tensor in required(model)]
+        self.model = replace(model, layers=[replace(layer) for layer in model.layers])
+        for number, layer in enumerate(self.model.layers):
+            if layer.moe:
+                layer.expert_run = self._run_bytes([t for t in sized if t.expert and t.layer == number])
+        self.texts = {name: texts[name] for name in self.TEXTS if texts.get(name)}
+        self.sections: list[Section] = []
+        self.runs: list[Run] = []
+        self.tensors: list[Tensor] = []
+        self._place_tables(len(sized))
+        self.tables_bytes = self._end
+        self._place_resident([t for t in sized if not t.expert])
+        self._place_experts([t for t in sized if t.expert])
+        for name, data in self.texts.items():
+            size = ffi().sizeof("colibri_record") if name == "GENERATION" else 0
+            self._add(name, len(data), c.TENSOR_ALIGN, len(data) // size if size else 0, size)
+        last = self.sections[-1]
+        last.bytes = last.payload
+        self.file_bytes = last.offset + last.bytes
+        order = values("colibri_role")
+        self.tensors.sort(key=lambda t: (t.layer != EVERY_LAYER, t.layer, order[t.role]))
+
+    @staticmethod
+    def _sized(tensor: Tensor, kinds: Kinds) -> Tensor:
+        kind = "f32" if tensor.vector else kinds.of(tensor.role)
+        size = 4 * tensor.columns if tensor.vector else packed_bytes(kind, tensor.rows, tensor.columns)
+        return replace(tensor, kind=kind, bytes=size)
+
+    @staticmethod
+    def _run_bytes(tensors: list[Tensor]) -> int:
+        c = constants()
+        return align(sum(align(t.bytes, c.TENSOR_ALIGN) for t in tensors), c.EXPERT_ALIGN)
+
+    @property
+    def _end(self) -> int:
+        return self.sections[-1].offset + self.sections[-1].bytes
+
+    def _add(self, name: str, payload: int, start: int, count: int = 0, record_bytes: int = 0) -> Section:
+        """Append a section that begins at a multiple of `start`: the one before it takes the padding."""
+        if self.sections:
+            last = self.sections[-1]
+            offset = align(last.offset + last.payload, start)
+            last.bytes = offset - last.offset
+        else:
+            offset = self._first
+        made = Section(name, offset, payload, payload, count, record_bytes)
+        self.sections.append(made)
+        return made
+
+    def _place_tables(self, tensors: int) -> None:
+        c, size = constants(), ffi().sizeof
+        model = self.model
+        sums = sum(layer.experts for layer in model.layers if layer.moe)
+        fractions = sum(len(rope.fractions) for rope in model.ropes)
+        rows = (("MODEL", len(model_records(model)), size("colibri_record")),
+                ("LAYERS", len(layer_records(model.layers)), size("colibri_record")),
+                ("TENSORS", tensors, size("colibri_tensor")),
+                ("EXPERT_SUMS", sums, size("colibri_expert_sum")),
+                ("ROPE", len(model.ropes), size("colibri_rope")),
+                ("ROPE_FRACTIONS", fractions, size("uint64_t")))
+        present = [row for row in rows if row[1]]
+        number = len(present) + 1 + (sums > 0) + len(self.texts)
+        self._first = size("colibri_blob_header") + number * size("colibri_section")
+        for name, count, each in present:
+            self._add(name, count * each, 8, count, each)
+        last = self.sections[-1]
+        last.bytes = align(last.offset + last.payload, c.TENSOR_ALIGN) - last.offset
+
+    def _place_resident(self, tensors: list[Tensor]) -> None:
+        step = constants().TENSOR_ALIGN
+        offset = self._end
+        for tensor in tensors:
+            offset = align(offset, step)
+            self.tensors.append(replace(tensor, offset=offset))
+            offset += tensor.bytes
+        self._add("RESIDENT", offset - self._end, step)
+
+    def _place_experts(self, tensors: list[Tensor]) -> None:
+        c = constants()
+        moe = [(number, layer) for number, layer in enumerate(self.model.layers) if layer.moe]
+        if not moe:
+            return
+        section = self._add("EXPERTS", sum(la.experts * la.expert_run for _, la in moe), c.EXPERT_ALIGN)
+        offset = section.offset
+        for number, layer in moe:
+            inside, placed = 0, []
+            for tensor in (t for t in tensors if t.layer == number):
+                stride = layer.expert_run if tensor.count > 1 else 0
+                placed.append(replace(tensor, offset=offset + inside, stride=stride))
+                inside += align(tensor.bytes, c.TENSOR_ALIGN)
+            self.tensors.extend(placed)
+            self.runs.append(Run(number, layer.experts, offset, layer.expert_run, tuple(placed)))
+            offset += layer.experts * layer.expert_run
