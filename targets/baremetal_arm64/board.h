@@ -1,0 +1,24 @@
+/*
+ * board.h: what main.c needs of the board: a way to print, the MMU, the end.
+ */
+#ifndef COLIBRI_BOARD_H
+#define COLIBRI_BOARD_H
+
+#include <stdint.h>
+
+#include "layout.h"
+
+/* One stretch of memory for the page tables; whole 2 MiB blocks. */
+enum board_memory { BOARD_DEVICE, BOARD_CODE, BOARD_DATA, BOARD_CONSTANT };
+
+void colibri_board_uart_start(void);
+void colibri_board_map(uint64_t first, uint64_t end, enum board_memory kind);
+void colibri_board_mmu_start(void);
+void colibri_board_exit(uint32_t code);
+void colibri_board_fault(uint64_t vector, uint64_t esr, uint64_t elr, uint64_t far, uint64_t spsr);
+
+/* start.S */
+void colibri_board_semihosting(uint64_t operation, const uint64_t *block);
+void colibri_board_translate(const void *tables, uint64_t mair, uint64_t tcr, uint64_t sctlr);
+
+#endif

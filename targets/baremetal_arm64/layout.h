@@ -1,0 +1,26 @@
+/*
+ * layout.h: where things lie in the memory of QEMU's `virt` board. The host's side (Python) reads the same
+ * numbers with cffi, so only #define numbers stand here. The image's own places are link.ld's.
+ *
+ *   RAM + 2 MiB   code, read-only        BOARD_JOB    the job (runner.h), placed by the loader device
+ *       + 4 MiB   data                   BOARD_BLOB   the model file, likewise, read-only
+ *       + 6 MiB   unmapped guard         behind it    the job's region, from the next BOARD_REGION_ALIGN on
+ *       + 8 MiB   stack
+ *
+ * RAM must reach to the region's end, and no further than BOARD_GIB_MAX GiB from address 0.
+ */
+#ifndef COLIBRI_BOARD_LAYOUT_H
+#define COLIBRI_BOARD_LAYOUT_H
+
+#define BOARD_RAM 0x40000000u
+#define BOARD_JOB 0x41000000u
+#define BOARD_JOB_BYTES 0x1000000u
+#define BOARD_BLOB 0x42000000u
+#define BOARD_REGION_ALIGN 0x200000u
+#define BOARD_GIB_MAX 16u
+#define BOARD_UART 0x09000000u          /* PL011 */
+#define BOARD_EXIT_FAULT 97             /* exit code after a CPU exception */
+#define BOARD_EXIT_NO_JOB 66            /* exit code when there is no job at BOARD_JOB */
+#define BOARD_FAULT_ADDRESS 0x1000u     /* what RUNNER_BOARD_FAULT reads */
+
+#endif

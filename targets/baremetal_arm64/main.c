@@ -1,0 +1,60 @@
+/*
+ * main.c: the firmware: maps memory, runs the job that lies at BOARD_JOB against the blob at BOARD_BLOB, and
+ * ends with the job's exit code.
+ */
+#include "board.h"
+#include "runner_port.h"
+
+/* link.ld */
+extern const char _start[], colibri_board_text_end[], colibri_board_data[], colibri_board_bss_end[];
+extern const char colibri_board_stack[], colibri_board_stack_top[];
+uint32_t colibri_board_main(uint64_t level);
+
+static void map_memory(const runner_job *job, uint64_t region)
+{
+    colibri_board_map(BOARD_UART, BOARD_UART + 1u, BOARD_DEVICE);
+    colibri_board_map((uintptr_t)_start, (uintptr_t)colibri_board_text_end, BOARD_CODE);
+    colibri_board_map((uintptr_t)colibri_board_data, (uintptr_t)colibri_board_bss_end, BOARD_DATA);
+    colibri_board_map((uintptr_t)colibri_board_stack, (uintptr_t)colibri_board_stack_top, BOARD_DATA);
+    colibri_board_map(BOARD_JOB, BOARD_JOB + BOARD_JOB_BYTES, BOARD_CONSTANT);
+    colibri_board_map(BOARD_BLOB, BOARD_BLOB + job->blob_bytes, BOARD_CONSTANT);
+    colibri_board_map(region, region + job->region_bytes, BOARD_DATA);
+}
+
+/* What RUNNER_BOARD_FAULT asks for: a read that the CPU must refuse. */
+static void fault_on_purpose(uint32_t flags)
+{
+    uintptr_t address = BOARD_FAULT_ADDRESS;
+    if ((flags & RUNNER_BOARD_MMU_OFF) != 0u) {
+        address = BOARD_JOB + 1u;               /* nothing is unmapped without the MMU: an unaligned word */
+    }
+    uint32_t value;
+    __asm__ volatile("ldr %w0, [%1]" : "=r"(value) : "r"(address) : "memory");
+}
+
+uint32_t colibri_board_main(uint64_t level)
+{
+    const runner_job *job = (const runner_job *)(uintptr_t)BOARD_JOB;
+    runner *r = colibri_runner_instance();
+    colibri_board_uart_start();
+    if (job->magic != RUNNER_MAGIC) {
+        colibri_runner_text("board: no job at BOARD_JOB\n");
+        return BOARD_EXIT_NO_JOB;
+    }
+    const uint64_t mask = BOARD_REGION_ALIGN - 1u;
+    uint64_t region = (BOARD_BLOB + job->blob_bytes + mask) & ~mask;
+    if ((job->flags & RUNNER_BOARD_MMU_OFF) == 0u) {
+        map_memory(job, region);
+        colibri_board_mmu_start();
+    }
+    uint32_t refused = colibri_runner_begin(r, job, job->job_bytes, (const void *)(uintptr_t)BOARD_BLOB,
+                                            (void *)(uintptr_t)region);
+    colibri_runner_text(level == 1u ? "board el1" : level == 2u ? "board el2" : "board el3");
+    colibri_runner_text((job->flags & RUNNER_BOARD_MMU_OFF) != 0u ? " mmu off\n" : " mmu on\n");
+    if ((job->flags & RUNNER_BOARD_FAULT) != 0u) {
+        fault_on_purpose(job->flags);
+    }
+    while (refused == 0u && colibri_runner_step(r) != 0u) {
+    }
+    return colibri_runner_code(r);
+}

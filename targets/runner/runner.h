@@ -1,0 +1,102 @@
+/*
+ * runner.h: the job that one C runner executes on every target, and nothing else.
+ *
+ * A host (Python, node, a shell) writes a job: this structure, little-endian, followed by its arrays. The
+ * runner executes it against a blob in memory, with a region of memory for sessions, writes lines of text:
+ *
+ *   begin NAME                           always first
+ *   pool PLANNED                         the plan's bytes, one session
+ *   prompt ID ID ...                     the ids fed as prompt (after encoding), lane 0
+ *   token LANE ID                        a generated token
+ *   text HEX                             bytes decoded so far, lane 0
+ *   route LANE POSITION LAYER EXPERT:BITS ...   with RUNNER_ROUTING; BITS: the weight's float32 pattern
+ *   check NAME ok | check NAME bad EXPECTED FOUND
+ *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
+ *   used BYTES                           the session's high-water mark
+ *   stats ROWS UNITS MACS HITS MISSES FETCHED
+ *   time PREFILL_US DECODE_US            0 0 where the target has no clock
+ *   stack BYTES                          deepest stack use, 0 where the target cannot tell
+ *   finish LANE stop | length | context
+ *   error CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND   numbers in decimal
+ *   done CODE                            always last: 0 ok, 1 a check was bad, 3 the core refused, 70 our bug
+ *
+ * Only plain structures, enums and #define numbers stand here: Python reads this file with cffi.
+ */
+#ifndef COLIBRI_RUNNER_H
+#define COLIBRI_RUNNER_H
+
+#include <stdint.h>
+
+#define RUNNER_MAGIC 0x424F4A43u        /* "CJOB" */
+#define RUNNER_VERSION 1
+#define RUNNER_NAME_BYTES 64
+#define RUNNER_RED_ZONE 4096            /* guarded bytes on both sides of each pool */
+#define RUNNER_WORK_BYTES 65536         /* see region_bytes */
+
+enum runner_flags {
+    RUNNER_DIGEST = 1,                  /* hash the logits of every row fed */
+    RUNNER_FILL = 2,                    /* fill each pool with fill_word before it is used */
+    RUNNER_TWO_SEQUENCES = 4,           /* the companion is sequence 1 of the same session */
+    RUNNER_TWO_SESSIONS = 8,            /* the companion is sequence 0 of a second session, run in turn */
+    RUNNER_HOSTILE_FLOAT = 16,          /* the host arrives with flush-to-zero and rounding toward zero */
+    RUNNER_PLAN_CHECK = 32,             /* one byte less and odd addresses are refused, nothing is written */
+    RUNNER_ROUTING = 64,                /* report the experts chosen */
+    RUNNER_ENCODE_ONLY = 128,           /* stop after the prompt's ids are known */
+    RUNNER_RESET = 256,                 /* run once, reset the sequences, run again: the second run counts */
+    RUNNER_FLAGS_KNOWN = 511,
+    /* boards only */
+    RUNNER_BOARD_MMU_OFF = 65536,       /* caches and MMU stay off, unaligned accesses fault */
+    RUNNER_BOARD_FAULT = 131072         /* read an unmapped address on purpose */
+};
+
+enum runner_store {
+    RUNNER_STORE_ADDRESSABLE = 0,       /* experts are used in place */
+    RUNNER_STORE_COPY = 1,              /* fetch copies at once */
+    RUNNER_STORE_LATE = 2               /* fetched() says WAIT store_delay times before the bytes appear */
+};
+
+typedef struct runner_job {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t job_bytes;                 /* this structure and the arrays behind it */
+    uint32_t flags;                     /* runner_flags */
+    uint64_t blob_bytes;
+    uint64_t region_bytes;              /* at least sessions * (pool + 2 red zones + 64) + the work space:
+                                           RUNNER_WORK_BYTES + lanes * 4 * context + 16 * batch bytes */
+    char name[RUNNER_NAME_BYTES];       /* printed first; zero-terminated */
+    /* limits of colibri_plan, see colibri.h; sequences is set by the runner where a flag asks for two */
+    uint32_t limit_flags;
+    uint32_t context;
+    uint32_t batch;
+    uint32_t sequences;
+    uint32_t workers;
+    uint32_t slots;
+    uint32_t logit_rows;
+    uint32_t text_bytes;
+    uint32_t rewind;
+    uint32_t kv_kind;
+    /* how it is run; none of these may change an answer */
+    uint32_t budget;                    /* units per advance, 0xFFFFFFFF unlimited */
+    uint32_t split;                     /* rows per feed at most, 0 = as many as fit */
+    uint32_t fill_word;                 /* see RUNNER_FILL */
+    uint32_t store;                     /* runner_store */
+    uint32_t store_delay;
+    uint32_t text_flags;                /* colibri_text_flags of encode */
+    /* what is run */
+    uint32_t generate;                  /* tokens to sample after the prompt, 0 = prompt only */
+    uint32_t prompt_tokens;             /* array 1: u32 ids; 0 = the prompt is the text */
+    uint32_t companion_tokens;          /* array 2: u32 ids of lane 1 */
+    uint32_t stop_tokens;               /* array 3: u32 ids that end lane 0 and lane 1 */
+    uint32_t prompt_bytes;              /* array 4: text */
+    /* colibri_sampling */
+    uint32_t top_k;
+    float temperature;
+    float top_p;
+    float min_p;
+    float repetition_penalty;
+    uint32_t repeat_last;               /* newest tokens of the lane that the penalty looks at */
+    uint32_t decode_flags;              /* colibri_text_flags of decode */
+    uint64_t seed;
+} runner_job;
+
+#endif

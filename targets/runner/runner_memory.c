@@ -1,0 +1,220 @@
+/*
+ * runner_memory.c: everything about the memory a job is given: carving the region, red zones round each pool,
+ * the store that plays a slow device, and the refusals a plan promises (one byte less, odd addresses).
+ *
+ *   region: work space (token lists, rows) | 64-byte aligned: red zone, pool, red zone | the same again
+ */
+#include "runner_state.h"
+
+#define RED_BYTE 0xC7u
+#define POISON_BYTE 0xA5u
+
+void colibri_runner_copy(void *to, const void *from, uint64_t bytes)
+{
+    unsigned char *t = to;
+    const unsigned char *f = from;
+    for (uint64_t i = 0; i < bytes; i++) {
+        t[i] = f[i];
+    }
+}
+
+void colibri_runner_set(void *to, uint32_t byte, uint64_t bytes)
+{
+    unsigned char *t = to;
+    for (uint64_t i = 0; i < bytes; i++) {
+        t[i] = (unsigned char)byte;
+    }
+}
+
+uint32_t colibri_runner_differ(const void *a, const void *b, uint64_t bytes)
+{
+    const unsigned char *x = a;
+    const unsigned char *y = b;
+    for (uint64_t i = 0; i < bytes; i++) {
+        if (x[i] != y[i]) {
+            return 1u;
+        }
+    }
+    return 0u;
+}
+
+/* Take bytes of the region, 64-byte aligned; null when it is too small. */
+static void *take(runner *r, uint64_t bytes)
+{
+    uint64_t rounded = (bytes + 63u) & ~(uint64_t)63u;
+    if (rounded < bytes || rounded > r->job->region_bytes - r->region_used) {
+        return 0;
+    }
+    unsigned char *at = r->region + r->region_used;
+    r->region_used += rounded;
+    return at;
+}
+
+static void fill(runner *r, unsigned char *pool)
+{
+    uint32_t word = r->job->fill_word;
+    for (uint64_t i = 0; i < r->plan.pool_bytes; i++) {
+        pool[i] = (unsigned char)(word >> (8u * (i & 3u)));
+    }
+}
+
+/* Is the pool still what fill() left? */
+static uint32_t filled(const runner *r, const unsigned char *pool)
+{
+    uint32_t word = r->job->fill_word;
+    for (uint64_t i = 0; i < r->plan.pool_bytes; i++) {
+        if (pool[i] != (unsigned char)(word >> (8u * (i & 3u)))) {
+            return 0u;
+        }
+    }
+    return 1u;
+}
+
+/* Lay out the region after the plan is known. 0: too small. */
+uint32_t colibri_runner_carve(runner *r)
+{
+    for (uint32_t i = 0; i < r->lanes; i++) {
+        r->lane[i].tokens = take(r, (uint64_t)r->limits.context * 4u);
+        if (r->lane[i].tokens == 0) {
+            return 0u;
+        }
+    }
+    for (uint32_t i = 0; i < r->sessions; i++) {
+        runner_session *s = &r->session[i];
+        s->rows = take(r, (uint64_t)r->limits.batch * sizeof(colibri_row));
+        unsigned char *before = take(r, RUNNER_RED_ZONE);
+        s->pool = take(r, r->plan.pool_bytes);
+        unsigned char *behind = take(r, RUNNER_RED_ZONE);
+        if (s->rows == 0 || before == 0 || s->pool == 0 || behind == 0) {
+            return 0u;
+        }
+        /* the zone behind begins at the pool's last byte, so rounding hides no overrun */
+        colibri_runner_set(before, RED_BYTE, RUNNER_RED_ZONE);
+        colibri_runner_set(s->pool + r->plan.pool_bytes, RED_BYTE, RUNNER_RED_ZONE);
+        if ((r->job->flags & (RUNNER_FILL | RUNNER_PLAN_CHECK)) != 0u) {
+            fill(r, s->pool);
+        }
+    }
+    return 1u;
+}
+
+static uint32_t red_damage(const runner *r, const runner_session *s)
+{
+    const unsigned char *before = s->pool - RUNNER_RED_ZONE;
+    const unsigned char *behind = s->pool + r->plan.pool_bytes;
+    uint32_t damage = 0;
+    for (uint32_t i = 0; i < RUNNER_RED_ZONE; i++) {
+        damage += (uint32_t)(before[i] != RED_BYTE) + (uint32_t)(behind[i] != RED_BYTE);
+    }
+    return damage;
+}
+
+void colibri_runner_red_zones(runner *r)
+{
+    for (uint32_t i = 0; i < r->sessions; i++) {
+        colibri_runner_check(r, "red_zones", 0u, red_damage(r, &r->session[i]));
+    }
+}
+
+static uint64_t status_bits(int32_t status)
+{
+    return (uint64_t)(int64_t)status;
+}
+
+/* One byte less than planned, and addresses off by 32, are refused before anything is written. */
+void colibri_runner_plan_check(runner *r)
+{
+    runner_session *s = &r->session[0];
+    colibri_session *untouched = (colibri_session *)(void *)r->region;
+    colibri_session *out = untouched;
+    colibri_model model;
+    int32_t status = colibri_start(&r->model, &r->limits, &r->hooks, s->pool, r->plan.pool_bytes - 1u, &out,
+                                   &r->detail);
+    colibri_runner_check(r, "pool_small", status_bits(COLIBRI_ERROR_POOL_SMALL), status_bits(status));
+    status = colibri_start(&r->model, &r->limits, &r->hooks, s->pool + 32, r->plan.pool_bytes - 32u, &out,
+                           &r->detail);
+    colibri_runner_check(r, "pool_align", status_bits(COLIBRI_ERROR_ALIGN), status_bits(status));
+    colibri_runner_check(r, "session_untouched", 1u, (uint64_t)(out == untouched));
+    colibri_runner_check(r, "nothing_written", 1u, filled(r, s->pool));
+    colibri_runner_check(r, "refusal_red_zones", 0u, red_damage(r, s));
+    uint64_t rest = r->job->blob_bytes - 32u;
+    status = colibri_open(&model, r->blob + 32, rest, rest, &r->detail);
+    colibri_runner_check(r, "blob_align", status_bits(COLIBRI_ERROR_ALIGN), status_bits(status));
+}
+
+/* ---- the store ---- */
+
+static void deliver(const runner *r, const runner_ticket *t)
+{
+    colibri_runner_copy(t->destination, r->blob + t->offset, t->bytes);
+}
+
+static int32_t fetch(void *user, const colibri_fetch_request *request)
+{
+    runner *r = user;
+    if (request->offset > r->job->blob_bytes || request->bytes > r->job->blob_bytes - request->offset) {
+        return COLIBRI_ERROR_FETCH;
+    }
+    for (uint32_t i = 0; i < RUNNER_TICKETS; i++) {
+        runner_ticket *t = &r->ticket[i];
+        if (t->used == 0u) {
+            *t = (runner_ticket){1u, request->ticket, r->job->store_delay, request->offset, request->bytes,
+                                 request->destination};
+            if (r->job->store == RUNNER_STORE_COPY) {
+                deliver(r, t);
+            } else {
+                colibri_runner_set(t->destination, POISON_BYTE, t->bytes);
+            }
+            return COLIBRI_OK;
+        }
+    }
+    return COLIBRI_WAIT;
+}
+
+static int32_t fetched(void *user, uint32_t ticket)
+{
+    runner *r = user;
+    for (uint32_t i = 0; i < RUNNER_TICKETS; i++) {
+        runner_ticket *t = &r->ticket[i];
+        if (t->used != 0u && t->ticket == ticket) {
+            if (r->job->store == RUNNER_STORE_LATE) {
+                if (t->delay != 0u) {
+                    t->delay--;
+                    return COLIBRI_WAIT;
+                }
+                deliver(r, t);
+            }
+            t->used = 0u;
+            return COLIBRI_DONE;
+        }
+    }
+    return COLIBRI_ERROR_FETCH;
+}
+
+/* Several workers on one thread: uneven ranges, the last worker first. Threads are the host's matter; here
+ * it is shown that neither the ranges nor their order enter the answer. */
+static void parallel(void *user, colibri_session *session, uint32_t count)
+{
+    const runner *r = user;
+    uint32_t worker = r->limits.workers - 1u;
+    uint32_t end = count;
+    while (end != 0u) {
+        uint32_t part = 1u + end / (worker + 2u);
+        uint32_t first = part < end ? end - part : 0u;
+        colibri_work(session, worker, first, end - first);
+        end = first;
+        worker = worker == 0u ? r->limits.workers - 1u : worker - 1u;
+    }
+}
+
+void colibri_runner_hooks(runner *r)
+{
+    r->hooks = (colibri_hooks){.struct_bytes = sizeof r->hooks, .user = r};
+    if (r->job->store != RUNNER_STORE_ADDRESSABLE) {
+        r->hooks.fetch = fetch;
+        r->hooks.fetched = fetched;
+    }
+    if (r->limits.workers > 1u) {
+        r->hooks.parallel = parallel;
+    }
+}
