@@ -1,0 +1,1 @@
+"""One module per subcommand: EXAMPLES, arguments(parser), run(options, output) -> exit code."""

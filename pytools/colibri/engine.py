@@ -1,0 +1,423 @@
+"""A model and its sessions in this process: the public C header as Python objects.
+
+Nothing is computed here: plan, feed, advance, sample, encode and decode are the core's. Calls release the
+interpreter's lock (cffi does), so other threads go on. Logits are views into the pool: valid until the next feed.
+"""
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from . import library
+from .errors import (ColibriError, Detail, DoesNotFit, InputError, InternalError, UsageError, detail_sentence)
+
+UNLIMITED = 0xFFFFFFFF
+NEXT_POSITION = 0xFFFFFFFF
+ALL_SEQUENCES = 0xFFFFFFFF
+KV_KINDS = ("f32", "f16", "q8")
+CHECK_BYTES = 64 << 20                      # of one colibri_check call: often enough for a progress bar
+
+
+class CoreError(ColibriError):
+    """A call into the core was refused; `status` is the header's name of it."""
+
+    def __init__(self, call: str, status: int, sentence: str = "") -> None:
+        self.status = library.status_name(status).removeprefix("ERROR_")
+        text = library.ffi().string(library.load().colibri_status_text(status)).decode()
+        super().__init__(sentence or f"{call} was refused: {self.status} ({text})")
+        self.exit_code = exit_code_of(self.status)
+
+
+def exit_code_of(status: str) -> int:
+    """The command's exit code for a refusal of the core."""
+    if status in ("POOL_SMALL", "ADDRESS"):
+        return DoesNotFit.exit_code
+    if status in ("LIMIT", "TEXT_LONG", "CONTEXT_FULL", "SLOTS", "ARGUMENT", "REWIND"):
+        return UsageError.exit_code
+    if status in ("BUSY", "FLOAT", "STOPPED"):
+        return InternalError.exit_code
+    return InputError.exit_code
+
+
+def new(kind: str, **values: Any) -> Any:
+    """A zeroed C structure with struct_bytes set."""
+    made = library.ffi().new(kind + " *", values)
+    made.struct_bytes = library.ffi().sizeof(kind)
+    return made
+
+
+@dataclass(frozen=True)
+class Info:
+    """colibri_info by name."""
+
+    format_version: int
+    vocab: int
+    hidden: int
+    layers: int
+    experts: int
+    top_k: int
+    trained_context: int
+    file_bytes: int
+    tables_bytes: int
+    resident_bytes: int
+    expert_bytes: int
+    expert_run_bytes: int
+    expert_count: int
+    parameters: int
+    active_parameters: int
+    tokenizer_bytes: int
+    identity: str
+
+
+@dataclass(frozen=True)
+class Limits:
+    """colibri_limits: what a session is planned for. Part of the plan, never detected."""
+
+    context: int = 256
+    batch: int = 16
+    sequences: int = 1
+    workers: int = 1
+    slots: int = 0
+    logit_rows: int = 1
+    text_bytes: int = 0
+    rewind: int = 0
+    kv: str = "f16"
+    resident_copy: bool = False
+    stream_experts: bool = False
+
+    def c(self) -> Any:
+        """The C structure."""
+        if self.kv not in KV_KINDS:
+            raise UsageError(f"KV kind {self.kv!r}: expected one of {', '.join(KV_KINDS)}")
+        return new("colibri_limits", **self.numbers())
+
+    def numbers(self) -> dict[str, int]:
+        """The structure's fields by name, as numbers."""
+        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind")
+        values = {name: getattr(self, name) for name in names}
+        constants = library.constants()
+        values["kv_kind"] = getattr(constants, "KV_" + self.kv.upper())
+        values["flags"] = (constants.LIMIT_RESIDENT_COPY * self.resident_copy
+                           + constants.LIMIT_STREAM_EXPERTS * self.stream_experts)
+        for name, value in values.items():
+            if not 0 <= value <= UNLIMITED:
+                raise UsageError(f"limit {name} is {value}: expected 0 .. {UNLIMITED}")
+        return values
+
+
+@dataclass(frozen=True)
+class Region:
+    """One region of the pool."""
+
+    name: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """colibri_plan_result by name."""
+
+    limits: Limits
+    pool_bytes: int
+    align: int
+    regions: tuple[Region, ...]
+    slots: int
+    slots_floor: int
+    resident_bytes: int
+    expert_bytes: int
+    kv_bytes_per_token: int
+    largest_unit_macs: int
+    ops: int
+
+
+class Model:
+    """A blob, mapped and bound in place."""
+
+    def __init__(self, path: Path, content: Any, mapping: mmap.mmap | None = None) -> None:
+        self.path = path
+        self._mapping = mapping
+        self._content = library.ffi().from_buffer(content)
+        self.bytes = len(self._content)
+        self.c = library.ffi().new("colibri_model *")
+        detail = library.ffi().new("colibri_detail *")
+        status = library.load().colibri_open(self.c, self._content, self.bytes, self.bytes, detail)
+        if status < 0:
+            raise library.blob_error(path, detail)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Model:
+        """Map a file; only header and tables are read now."""
+        place = Path(path)
+        try:
+            with place.open("rb") as file:
+                if os.fstat(file.fileno()).st_size == 0:
+                    raise InputError(f"{place}: the file is empty; expected a .colibri file")
+                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as error:
+            raise InputError(f"{place}: cannot be read ({error.strerror}); give the path of a .colibri file") from None
+        return cls(place, mapping, mapping)
+
+    @property
+    def address(self) -> Any:
+        """Where the blob's first byte is."""
+        return self._content
+
+    def info(self) -> Info:
+        """What the core says about the model."""
+        made = new("colibri_info")
+        status = library.load().colibri_model_info(self.c, made)
+        if status < 0:
+            raise CoreError("colibri_model_info", status)
+        values = {f.name: getattr(made, f.name) for f in fields(Info) if f.name != "identity"}
+        return Info(**values, identity=bytes(made.identity).hex())
+
+    def check(self, level: int = 2) -> Iterator[tuple[int, Detail | None]]:
+        """Walk the bytes; yields (bytes of the walk so far, a problem or None)."""
+        state = library.ffi().new("colibri_check_state *")
+        detail = library.ffi().new("colibri_detail *")
+        done = 0
+        while True:
+            status = library.load().colibri_check(self.c, state, level, CHECK_BYTES, detail)
+            if status < 0:
+                if status == library.constants().ERROR_ARGUMENT:
+                    raise CoreError("colibri_check", status)
+                yield done, library.detail_of(detail)
+                continue
+            done = min(done + CHECK_BYTES, self.bytes)
+            yield done, None
+            if status != library.constants().AGAIN:
+                return
+
+    def plan(self, limits: Limits) -> Plan:
+        """The exact bytes of a session with these limits."""
+        made = new("colibri_plan_result")
+        detail = library.ffi().new("colibri_detail *")
+        status = library.load().colibri_plan(self.c, limits.c(), made, detail)
+        if status < 0:
+            raise CoreError("colibri_plan", status, refusal(f"{self.path}: no plan", detail))
+        names = library.names("colibri_region")
+        count = library.constants().REGION_COUNT
+        regions = tuple(Region(names[i].lower(), made.region_offset[i], made.region_bytes[i]) for i in range(count))
+        plain = {f.name: getattr(made, f.name) for f in fields(Plan) if f.name not in ("limits", "regions")}
+        return Plan(limits=limits, regions=regions, **plain)
+
+
+def refusal(what: str, detail: Any) -> str:
+    """One sentence for a refused plan or start."""
+    named = library.detail_of(detail)
+    if named.section:
+        return detail_sentence(what, named)
+    field_name = named.field.lower()
+    return (f"{what}: {field_name} was refused, expected {named.expected}, found {named.found} "
+            f"({named.status.removeprefix('ERROR_')})")
+
+
+@dataclass
+class Stats:
+    """colibri_stats_result by name."""
+
+    pool_used: int
+    rows: int
+    units: int
+    macs: int
+    expert_hits: int
+    expert_misses: int
+    bytes_fetched: int
+
+
+@dataclass
+class Sampling:
+    """colibri_sampling without what changes per token."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    repeat_last: int = 64
+
+    def __post_init__(self) -> None:
+        # float32 from here on, so that no later conversion can round by the host's mode
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            setattr(self, name, float(np.float32(getattr(self, name))))
+
+    def c(self, sequence: int, position: int) -> Any:
+        """The C structure for one draw."""
+        return new("colibri_sampling", top_k=self.top_k, temperature=self.temperature, top_p=self.top_p,
+                   min_p=self.min_p, repetition_penalty=self.repetition_penalty, seed=self.seed,
+                   sequence=sequence, position=position)
+
+
+class Session:
+    """A running model in a pool of its own (or the caller's). A context manager: leaving it stops the session."""
+
+    def __init__(self, model: Model, limits: Limits | None = None, *, pool: Any = None) -> None:
+        self.model = model
+        self.limits = limits or Limits()
+        self.plan = model.plan(self.limits)
+        self.vocab = model.info().vocab
+        self.pool = pool if pool is not None else new_pool(self.plan.pool_bytes)
+        self._view = library.ffi().from_buffer(self.pool)
+        self._lib = library.load()
+        self._threads: ThreadPoolExecutor | None = None
+        self._parallel: Any = None
+        self._reads: list[Any] = []
+        self._start()
+
+    def _start(self) -> None:
+        """colibri_start until it is ready."""
+        ffi, c = library.ffi(), library.constants()
+        out, detail = ffi.new("colibri_session **"), ffi.new("colibri_detail *")
+        limits, hooks = self.limits.c(), self._hooks()
+        while True:
+            status = self._lib.colibri_start(self.model.c, limits, hooks, self._view, len(self._view), out, detail)
+            if status < 0:
+                raise CoreError("colibri_start", status, refusal(f"{self.model.path}: session", detail))
+            if status not in (c.AGAIN, c.WAIT):
+                break
+        self.c = out[0]
+
+    def _hooks(self) -> Any:
+        """Hooks for what the limits ask for: workers as threads, bytes by copying from the mapped file."""
+        hooks = new("colibri_hooks")
+        ffi = library.ffi()
+        if self.limits.workers > 1:
+            self._threads = ThreadPoolExecutor(self.limits.workers)
+            self._parallel = ffi.callback("colibri_parallel_hook", self._run_parallel)
+            hooks.parallel = self._parallel
+        if self.limits.resident_copy or self.limits.stream_experts:
+            fetch = ffi.callback("colibri_fetch_hook", self._fetch)
+            fetched = ffi.callback("colibri_fetched_hook", lambda user, ticket: library.constants().DONE)
+            self._reads = [fetch, fetched]
+            hooks.fetch, hooks.fetched = fetch, fetched
+        return hooks
+
+    def _run_parallel(self, user: Any, session: Any, count: int) -> None:
+        """The parallel hook: every worker takes one range."""
+        assert self._threads is not None
+        workers = self.limits.workers
+        bounds = [count * i // workers for i in range(workers + 1)]
+        jobs = [self._threads.submit(self._lib.colibri_work, session, i, bounds[i], bounds[i + 1] - bounds[i])
+                for i in range(workers) if bounds[i + 1] > bounds[i]]
+        for job in jobs:
+            job.result()
+
+    def _fetch(self, user: Any, request: Any) -> int:
+        """The fetch hook: copy from the mapped file."""
+        if request.offset + request.bytes > self.model.bytes:
+            return int(library.constants().ERROR_FETCH)
+        library.ffi().memmove(request.destination, self.model._content + request.offset, request.bytes)
+        return int(library.constants().OK)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop, and let go of the threads."""
+        while self._call("colibri_stop", self.c) == library.constants().WAIT:
+            pass
+        if self._threads:
+            self._threads.shutdown()
+            self._threads = None
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        """A core call whose negative status becomes an exception."""
+        status = int(getattr(self._lib, name)(*arguments))
+        if status < 0:
+            raise CoreError(name, status)
+        return status
+
+    # ---- rows ----
+
+    def feed(self, tokens: Sequence[int], sequence: int = 0, want: str = "last") -> None:
+        """Queue tokens of one sequence; want: logits of "all" rows, the "last" or "none"."""
+        last = len(tokens) - 1
+        self.feed_rows([(sequence, token, want == "all" or (want == "last" and i == last))
+                        for i, token in enumerate(tokens)])
+
+    def feed_rows(self, rows: Sequence[tuple[int, int, bool]]) -> None:
+        """Queue rows of (sequence, token, wants logits)."""
+        ffi = library.ffi()
+        made = ffi.new("colibri_row[]", [(sequence, NEXT_POSITION, token, int(wanted))
+                                         for sequence, token, wanted in rows])
+        self._call("colibri_feed", self.c, made, len(rows))
+
+    def advance(self, budget: int = UNLIMITED) -> bool:
+        """One bounded piece of work; True when the rows are done."""
+        return self._call("colibri_advance", self.c, budget) in (library.constants().DONE, library.constants().OK)
+
+    def finish(self, budget: int = UNLIMITED) -> None:
+        """Advance until the rows are done."""
+        while not self.advance(budget):
+            pass
+
+    def logits(self, index: int = 0) -> np.ndarray:
+        """float32 [vocab] of the index-th row that wanted them: a read-only view, valid until the next feed."""
+        at = self._lib.colibri_logits(self.c, index)
+        if at == library.ffi().NULL:
+            raise UsageError(f"no logits for row {index} of the last feed: feed it with want='all' or as the last row")
+        view = np.frombuffer(library.ffi().buffer(at, self.vocab * 4), dtype="<f4")
+        view.flags.writeable = False
+        return view
+
+    def logit_bytes(self, index: int = 0) -> Any:
+        """(pointer, bytes) of one row's logits, for the core's own hash."""
+        return self._lib.colibri_logits(self.c, index), self.vocab * 4
+
+    def routing(self, layer: int, index: int) -> list[tuple[int, float]]:
+        """(expert, weight) the router chose for a row of the last feed; empty for a dense layer."""
+        ffi = library.ffi()
+        room = max(1, self.model.info().top_k)
+        experts, weights = ffi.new("uint32_t[]", room), ffi.new("float[]", room)
+        count = self._lib.colibri_routing(self.c, layer, index, experts, weights, room)
+        return [(experts[i], weights[i]) for i in range(count)]
+
+    def sample(self, sampling: Sampling, index: int = 0, *, recent: Sequence[int] = (), sequence: int = 0,
+               position: int = 0) -> int:
+        """Draw one token from a row's logits."""
+        ffi = library.ffi()
+        token = ffi.new("uint32_t *")
+        newest = list(recent[-sampling.repeat_last:]) if sampling.repeat_last else []
+        self._call("colibri_sample", self.c, index, sampling.c(sequence, position), ffi.new("uint32_t[]", newest),
+                   len(newest), token)
+        return int(token[0])
+
+    def length(self, sequence: int = 0) -> int:
+        """Positions of a sequence in the cache."""
+        return int(self._lib.colibri_length(self.c, sequence))
+
+    def rewind(self, length: int, sequence: int = 0) -> None:
+        """Shorten a sequence."""
+        self._call("colibri_rewind", self.c, sequence, length)
+
+    def reset(self, sequence: int = ALL_SEQUENCES) -> None:
+        """Empty one sequence or all."""
+        self._call("colibri_reset", self.c, sequence)
+
+    def stats(self) -> Stats:
+        """The session's counters."""
+        made = new("colibri_stats_result")
+        self._call("colibri_stats", self.c, made)
+        return Stats(**{f.name: getattr(made, f.name) for f in fields(Stats)})
+
+
+def new_pool(size: int) -> mmap.mmap:
+    """Anonymous pages: zeroed on demand, aligned to a page."""
+    try:
+        return mmap.mmap(-1, size)
+    except (OSError, OverflowError, ValueError) as error:
+        raise DoesNotFit(f"a pool of {size} bytes cannot be had ({error}); plan a shorter context") from None

