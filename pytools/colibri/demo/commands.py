@@ -1,14 +1,14 @@
 """Spoken home commands and the intents they mean.
 
-A *template* is a whole sentence pattern such as `{o}turn the {r} {lights} on`, built from a verb phrase and a
-place for the room. Slots: `{o}` opening, `{r}` room, `{d}` / `{t}` degree before / after, `{lights}` etc. one of
-the device's names. `templates()` lists every template of every intent; `split.py` decides which ones training
-may see.
+A *template* is a whole sentence pattern such as `{o}turn the {r} {lights} on`, built from a verb phrase and
+a place for the room. Slots: `{o}` opening, `{r}` room, `{d}` / `{t}` degree before / after, `{lights}` etc.
+one of the device's names. `templates()` lists every template of every intent; `split.py` decides which ones
+training may see.
 """
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from .dice import Dice
 
@@ -36,11 +36,14 @@ PHRASES: dict[str, tuple[str, ...]] = {
                   "put on [lights]", "put [lights] on"),
     "lights.off": ("turn off [lights]", "turn [lights] off", "switch off [lights]", "switch [lights] off",
                    "shut off [lights]", "put out [lights]"),
-    "lights.brighter": ("turn up [lights]{t}", "turn [lights] up{t}", "make [lights] {d}brighter", "brighten [lights]{t}",
+    "lights.brighter": ("turn up [lights]{t}", "turn [lights] up{t}", "make [lights] {d}brighter",
+                        "brighten [lights]{t}",
                         "raise the brightness of [lights]{t}", "set [lights] {d}brighter"),
-    "lights.dimmer": ("turn down [lights]{t}", "turn [lights] down{t}", "make [lights] {d}dimmer", "dim [lights]{t}",
+    "lights.dimmer": ("turn down [lights]{t}", "turn [lights] down{t}", "make [lights] {d}dimmer",
+                      "dim [lights]{t}",
                       "lower the brightness of [lights]{t}", "set [lights] {d}dimmer"),
-    "heat.up": ("turn up [heating]{t}", "turn [heating] up{t}", "make [heating] {d}warmer", "set [heating] {d}higher",
+    "heat.up": ("turn up [heating]{t}", "turn [heating] up{t}", "make [heating] {d}warmer",
+                "set [heating] {d}higher",
                 "raise [heating]{t}"),
     "heat.down": ("turn down [heating]{t}", "turn [heating] down{t}", "make [heating] {d}cooler",
                   "set [heating] {d}lower", "lower [heating]{t}"),
@@ -48,34 +51,43 @@ PHRASES: dict[str, tuple[str, ...]] = {
                     "pull [blinds] up{t}", "draw [blinds] open"),
     "blinds.close": ("close [blinds]{t}", "shut [blinds]", "lower [blinds]{t}", "pull down [blinds]{t}",
                      "pull [blinds] down{t}", "draw [blinds] closed"),
-    "music.play": ("turn on [music]", "turn [music] on", "switch on [music]", "switch [music] on", "start [music]",
+    "music.play": ("turn on [music]", "turn [music] on", "switch on [music]", "switch [music] on",
+                   "start [music]",
                    "put on [music]"),
     "music.stop": ("turn off [music]", "turn [music] off", "switch off [music]", "switch [music] off",
                    "stop [music]", "shut off [music]"),
-    "music.louder": ("turn up [music]{t}", "turn [music] up{t}", "make [music] {d}louder", "set [music] {d}louder",
+    "music.louder": ("turn up [music]{t}", "turn [music] up{t}", "make [music] {d}louder",
+                     "set [music] {d}louder",
                      "raise the volume of [music]{t}"),
     "music.quieter": ("turn down [music]{t}", "turn [music] down{t}", "make [music] {d}quieter",
                       "set [music] {d}quieter", "lower the volume of [music]{t}"),
     "fan.on": ("turn on [fan]", "turn [fan] on", "switch on [fan]", "switch [fan] on", "start [fan]"),
     "fan.off": ("turn off [fan]", "turn [fan] off", "switch off [fan]", "switch [fan] off", "stop [fan]",
                 "shut off [fan]"),
-    "door.lock": ("lock [door]", "lock up [door]", "keep [door] locked", "make sure [door] is locked", "bolt [door]"),
+    "door.lock": ("lock [door]", "lock up [door]", "keep [door] locked", "make sure [door] is locked",
+                  "bolt [door]"),
     "door.unlock": ("unlock [door]", "keep [door] unlocked", "make sure [door] is unlocked", "unbolt [door]"),
-    "window.open": ("open [window]{t}", "open up [window]", "make sure [window] is open", "keep [window] open"),
-    "window.close": ("close [window]{t}", "shut [window]", "make sure [window] is closed", "keep [window] closed"),
-    "tv.on": ("turn on [tv]", "turn [tv] on", "switch on [tv]", "switch [tv] on", "start [tv]", "put on [tv]"),
-    "tv.off": ("turn off [tv]", "turn [tv] off", "switch off [tv]", "switch [tv] off", "stop [tv]", "shut off [tv]"),
+    "window.open": ("open [window]{t}", "open up [window]", "make sure [window] is open",
+                    "keep [window] open"),
+    "window.close": ("close [window]{t}", "shut [window]", "make sure [window] is closed",
+                     "keep [window] closed"),
+    "tv.on": ("turn on [tv]", "turn [tv] on", "switch on [tv]", "switch [tv] on", "start [tv]",
+              "put on [tv]"),
+    "tv.off": ("turn off [tv]", "turn [tv] off", "switch off [tv]", "switch [tv] off", "stop [tv]",
+               "shut off [tv]"),
 }
 
 # Orders and wishes that name the room without a device of their own.
 ORDERS: dict[str, tuple[str, ...]] = {
     "lights.on": ("light up the {r}", "give me some light in the {r}", "give the {r} some light"),
-    "lights.brighter": ("make the {r} {d}brighter", "make it {d}brighter in the {r}", "brighten up the {r}{t}",
+    "lights.brighter": ("make the {r} {d}brighter", "make it {d}brighter in the {r}",
+                        "brighten up the {r}{t}",
                         "brighten the {r}{t}", "give me more light in the {r}", "give the {r} more light"),
     "lights.dimmer": ("make the {r} {d}dimmer", "make it {d}dimmer in the {r}", "make the {r} {d}darker",
                       "make it {d}darker in the {r}", "dim the {r}{t}", "give me less light in the {r}",
                       "give the {r} less light"),
-    "heat.up": ("make the {r} {d}warmer", "make it {d}warmer in the {r}", "warm up the {r}{t}", "warm the {r} up{t}",
+    "heat.up": ("make the {r} {d}warmer", "make it {d}warmer in the {r}", "warm up the {r}{t}",
+                "warm the {r} up{t}",
                 "heat up the {r}{t}", "heat the {r} up{t}", "raise the temperature in the {r}{t}",
                 "raise the {r} temperature{t}", "turn up the temperature in the {r}{t}",
                 "turn up the {r} temperature{t}"),
@@ -85,11 +97,14 @@ ORDERS: dict[str, tuple[str, ...]] = {
                   "turn down the temperature in the {r}{t}", "turn down the {r} temperature{t}"),
     "music.play": ("play some music in the {r}", "play music in the {r}", "play something in the {r}",
                    "put on some music in the {r}", "play a song in the {r}", "give me some music in the {r}"),
-    "music.stop": ("stop playing music in the {r}", "stop playing in the {r}", "stop playing songs in the {r}"),
-    "music.louder": ("make it {d}louder in the {r}", "turn up the volume in the {r}{t}", "turn up the {r} volume{t}",
+    "music.stop": ("stop playing music in the {r}", "stop playing in the {r}",
+                   "stop playing songs in the {r}"),
+    "music.louder": ("make it {d}louder in the {r}", "turn up the volume in the {r}{t}",
+                     "turn up the {r} volume{t}",
                      "raise the volume in the {r}{t}", "raise the {r} volume{t}"),
     "music.quieter": ("make it {d}quieter in the {r}", "turn down the volume in the {r}{t}",
-                      "turn down the {r} volume{t}", "lower the volume in the {r}{t}", "lower the {r} volume{t}"),
+                      "turn down the {r} volume{t}", "lower the volume in the {r}{t}",
+                      "lower the {r} volume{t}"),
     "window.open": ("let some fresh air into the {r}", "let fresh air into the {r}", "air the {r}{t}",
                     "air out the {r}{t}"),
 }
@@ -106,7 +121,8 @@ COMPLAINTS: dict[str, tuple[str, ...]] = {
     "window.open": ("so stuffy", "too stuffy"),
     "window.close": ("so draughty", "too draughty"),
 }
-COMPLAINT_FORMS = ("{o}the {r} is %s", "{o}it is %s in the {r}", "{o}it's %s in the {r}", "in the {r} {o}it is %s",
+COMPLAINT_FORMS = ("{o}the {r} is %s", "{o}it is %s in the {r}", "{o}it's %s in the {r}",
+                   "in the {r} {o}it is %s",
                    "in the {r} {o}it's %s")
 
 # Wishes for a state, crossed with devices: "i want the lights in the kitchen off".
@@ -125,13 +141,16 @@ WISHES = ("i want", "i would like", "i need", "i'd like to have")
 INTENTS = tuple(PHRASES)
 
 ASKING = ("", "", "", "please ", "please ", "could you ", "can you ", "could you please ", "can you please ",
-          "would you ", "would you please ", "will you ", "i want you to ", "i'd like you to ", "i need you to ",
+          "would you ", "would you please ", "will you ", "i want you to ", "i'd like you to ",
+          "i need you to ",
           "hey ", "ok ", "hey could you ", "hey can you ", "kindly ", "go ahead and ", "just ", "colibri ",
-          "hey colibri ", "colibri please ", "be so kind and ", "um ", "um please ", "well ", "now ", "quickly ",
+          "hey colibri ", "colibri please ", "be so kind and ", "um ", "um please ", "well ", "now ",
+          "quickly ",
           "it is time to ", "remember to ", "don't forget to ", "excuse me can you ", "let's ", "so ",
           "do me a favour and ", "i think you should ", "we should ", "you may ")
 GERUND = ("would you mind ", "do you mind ", "how about ", "i would be happy about ")
-NOTING = ("", "", "", "hey ", "i think ", "oh dear ", "ugh ", "um ", "well ", "sorry but ", "look ", "colibri ",
+NOTING = ("", "", "", "hey ", "i think ", "oh dear ", "ugh ", "um ", "well ", "sorry but ", "look ",
+          "colibri ",
           "hey colibri ", "you know ", "i feel ", "i am afraid ", "honestly ", "it seems ")
 WISHING = ("", "", "hey ", "please ", "um ", "well ", "ok ", "colibri ", "hey colibri ", "look ", "you know ",
            "excuse me ", "now ", "so ", "hello ", "today ")
@@ -140,7 +159,8 @@ ASK_END = ("", "", "", "", " please", " please", " now", " right now", " thanks"
            " when you can", " if you can", " if you don't mind", " will you", " ok", " right away",
            " as soon as possible", " again", " for a while", " today", " tonight", " before dinner")
 NOTE_END = ("", "", "", "", " right now", " again", " today", " tonight", " for me", " don't you think",
-            " can you fix that", " can you help", " please help", " please do something", " can you change that")
+            " can you fix that", " can you help", " please help", " please do something",
+            " can you change that")
 
 
 @dataclass(frozen=True)
@@ -173,13 +193,14 @@ def _placed(phrase: str) -> list[str]:
     before, device, after = re.fullmatch(r"(.*)\[(\w+)\](.*)", phrase).groups()   # type: ignore[union-attr]
     slot, link = "{%s}" % device, "to" if device == "door" else "in"
     found = [f"{{o}}{before}the {{r}} {slot}{after}", f"{{o}}{before}the {slot} {link} the {{r}}{after}",
-             f"{{o}}{before}the {slot}{after} {link} the {{r}}", f"in the {{r}} {{o}}{before}the {slot}{after}"]
+             f"{{o}}{before}the {slot}{after} {link} the {{r}}",
+             f"in the {{r}} {{o}}{before}the {slot}{after}"]
     if device == "door" and after:
         del found[2]                # nobody says "make sure the door is locked to the kitchen"
     return list(dict.fromkeys(found))
 
 
-@lru_cache(maxsize=None)
+@cache
 def templates() -> tuple[Template, ...]:
     """All templates, in a fixed order."""
     found: list[Template] = []

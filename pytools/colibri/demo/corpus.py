@@ -5,8 +5,8 @@ Two kinds of document, told apart by their first word:
   command  Command: <words>. Intent: {"intent":"heat.up","room":"bedroom"}
 """
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Iterator
+from functools import cache
+from collections.abc import Iterator
 
 from . import commands, split, tales
 from .dice import Dice
@@ -43,7 +43,7 @@ class Document:
 
 
 def _as_typed(words: str, dice: Dice) -> str:
-    """The prompt for a command, now and then written the way people type: capital, other end mark, line break."""
+    """The prompt for a command, now and then as people type it: a capital, another end mark, a line break."""
     if dice.chance(0.75):
         return commands.command_prompt(words)
     if dice.chance(0.5):
@@ -60,8 +60,8 @@ def command_document(dice: Dice) -> Document:
         if allowed.may_train(template, room):
             break
     command = commands.say(template, room, dice)
-    return Document((Piece(_as_typed(command.words, dice), WEIGHT_WORDS), Piece(" " + command.answer, WEIGHT_INTENT)),
-                    command=command)
+    pieces = (Piece(_as_typed(command.words, dice), WEIGHT_WORDS), Piece(" " + command.answer, WEIGHT_INTENT))
+    return Document(pieces, command=command)
 
 
 def tale_document(dice: Dice, questions: int) -> Document:
@@ -72,13 +72,14 @@ def tale_document(dice: Dice, questions: int) -> Document:
             break
     pieces = [Piece(tale.body, WEIGHT_TALE)]
     for question, answer in tale.questions[:questions]:
-        pieces += [Piece(f" Question: {question} Answer:", WEIGHT_QUESTION), Piece(" " + answer, WEIGHT_ANSWER)]
+        pieces.append(Piece(f" Question: {question} Answer:", WEIGHT_QUESTION))
+        pieces.append(Piece(f" {answer}", WEIGHT_ANSWER))
     return Document(tuple(pieces), body=tale.body)
 
 
 def training_stream(seed: object, tale_share: float = 0.4, most_questions: int = 1) -> Iterator[Document]:
-    """Endless training documents. Tales carry 1..most_questions questions: many early in training, to learn to
-    read, one in the end, because that is how a tale shall look. tale_share counts documents (a tale is long)."""
+    """Endless training documents. Tales carry 1..most_questions questions: many early in training, to learn
+    to read, one in the end, because that is how a tale shall look. tale_share counts documents."""
     dice = Dice("colibri-demo-train", seed)
     while True:
         if dice.chance(tale_share):
@@ -87,14 +88,14 @@ def training_stream(seed: object, tale_share: float = 0.4, most_questions: int =
             yield command_document(dice)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _training_templates() -> dict[str, tuple[commands.Template, ...]]:
     held = split.load_split().patterns
     return {intent: tuple(t for t in commands.templates() if t.intent == intent and t.pattern not in held)
             for intent in commands.INTENTS}
 
 
-@lru_cache(maxsize=None)
+@cache
 def _test_bodies() -> frozenset[str]:
     return frozenset(tale.body for tale, _, _ in test_questions())
 
@@ -105,7 +106,7 @@ def test_commands() -> list[tuple[str, commands.Command]]:
     return split.draw_test(held.patterns, held.pairs)
 
 
-@lru_cache(maxsize=None)
+@cache
 def test_questions() -> tuple[tuple[tales.Tale, str, str], ...]:
     """60 tales training never sees, each with one question and its answer."""
     dice = Dice(TEST_SEED, "questions")

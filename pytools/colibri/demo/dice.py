@@ -1,7 +1,8 @@
 """Seeded choices that give the same sequence in every Python version."""
 import hashlib
 import random
-from typing import Sequence, TypeVar
+from typing import TypeVar
+from collections.abc import Sequence
 
 T = TypeVar("T")
 

@@ -1,14 +1,15 @@
 """Judge a demo model: exact commands of 500, heroes' names of 100 tales, answers of 60 questions.
 
-`evaluate()` takes any generator of tokens: the C engine, transformers, or a quantized simulation. On the command
-line it judges a Hugging Face folder with torch: `python -m colibri.demo.evaluate FOLDER --weights q4`.
+`evaluate()` takes any generator of tokens: the C engine, transformers, or a quantized simulation. On the
+command line it judges a Hugging Face folder: `python -m colibri.demo.evaluate FOLDER --weights q4`.
 """
 import argparse
 import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable, Protocol
+from typing import Protocol
+from collections.abc import Callable
 
 from . import commands, corpus, tales
 
@@ -54,9 +55,9 @@ class Result:
 
 
 def hero_holds(tale: str, hero: str) -> bool:
-    """True if the tale is a whole one (it ends with a question and an answer), speaks of the hero after its first
-    sentence, and names no other child."""
-    first, _, rest = tale.partition(". ")
+    """True if the tale is a whole one (it ends with a question and an answer), speaks of the hero after its
+    first sentence, and names no other child."""
+    rest = tale.partition(". ")[2]
     words = set(re.findall(r"[A-Za-z]+", tale))
     others = (set(tales.GIRLS) | set(tales.BOYS)) - {hero}
     return (not words & others and hero in re.findall(r"[A-Za-z]+", rest)
@@ -103,13 +104,38 @@ def summary(result: Result) -> str:
     """One line."""
     groups = ", ".join(f"{name} {right}/{result.commands_total[name]}"
                        for name, right in result.commands_right.items())
-    return (f"commands exact {100 * result.exact_share:.1f} % ({groups}); hero's name holds in {result.names_held} "
-            f"of {result.tales} tales; questions right {result.questions_right} of {result.questions}")
+    return (f"commands exact {100 * result.exact_share:.1f} % ({groups}); hero's name holds in "
+            f"{result.names_held} of {result.tales} tales; questions right {result.questions_right} of "
+            f"{result.questions}")
+
+
+def judge_folder(folder: Path, weights: str) -> tuple[Result, dict]:
+    """evaluate() with torch on a Hugging Face folder, weights as they are ("float") or quantized ("q8", "q4");
+    also its divergence from float and its use of the experts, on the 60 tales of the questions."""
+    import torch
+    from tokenizers import Tokenizer
+    from transformers import MixtralForCausalLM
+
+    from .model import divergence, expert_shares, greedy
+    from .quantize import quantize_model
+    torch.set_num_threads(2)
+    float_model = MixtralForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = MixtralForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    if weights != "float":
+        quantize_model(model, weights)
+    codec = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    result = evaluate(lambda prompts, most, stops: greedy(model, prompts, most, stops), codec)
+    texts = [f"{tales.question_prompt(tale, question)} {answer}"
+             for tale, question, answer in corpus.test_questions()]
+    rows = [codec.encode(text).ids for text in texts]
+    return result, {"mean_kl": divergence(float_model, model, rows),
+                    "expert_shares": expert_shares(model, rows)}
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="Hugging Face folder of the demo model")
     parser.add_argument("--weights", choices=("float", "q8", "q4"), default="float",
                         help="simulate quantized weights and activations")
@@ -117,25 +143,17 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=3, help="how many tales to print")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    import torch
-    from tokenizers import Tokenizer
-    from transformers import MixtralForCausalLM
-
-    from .model import greedy
-    from .quantize import quantize_model
-    torch.set_num_threads(2)
-    model = MixtralForCausalLM.from_pretrained(options.folder, dtype=torch.float32).eval()
-    if options.weights != "float":
-        quantize_model(model, options.weights)
-    codec = Tokenizer.from_file(str(options.folder / "tokenizer.json"))
-    result = evaluate(lambda prompts, most, stops: greedy(model, prompts, most, stops), codec)
+    result, torch_facts = judge_folder(options.folder, options.weights)
     if options.json:
-        print(json.dumps({"schema": 1, "exact_share": result.exact_share, "commands_right": result.commands_right,
+        print(json.dumps({"schema": 1, "exact_share": result.exact_share,
+                          "commands_right": result.commands_right,
                           "commands_total": result.commands_total, "names_held": result.names_held,
                           "tales": result.tales, "questions_right": result.questions_right,
-                          "questions": result.questions, "met": result.met()}, indent=1))
+                          "questions": result.questions, "met": result.met(), **torch_facts}, indent=1))
         return
-    print(f"{options.weights}: {summary(result)}")
+    print(f"{options.weights}: {summary(result)}; mean KL from float {torch_facts['mean_kl']:.2e}")
+    for layer, shares in enumerate(torch_facts["expert_shares"]):
+        print(f"layer {layer}: expert shares " + " ".join(f"{100 * share:.1f}" for share in shares) + " %")
     print("\n".join(result.faults[:options.faults] + result.samples[:options.samples]))
 
 

@@ -1,7 +1,7 @@
 """The demo model in torch: its shape, fast experts, its tokenizer, and batches of whole documents."""
 import json
 from pathlib import Path
-from typing import Callable, Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -21,9 +21,10 @@ END_WEIGHT = 1.0
 def make_config() -> MixtralConfig:
     """Mixtral's layout at 3.5 million parameters."""
     return MixtralConfig(
-        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, num_local_experts=8, num_experts_per_tok=2,
-        max_position_embeddings=CONTEXT, sliding_window=None, tie_word_embeddings=True, router_aux_loss_coef=0.02,
+        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, num_local_experts=8, num_experts_per_tok=2,
+        max_position_embeddings=CONTEXT, sliding_window=None, tie_word_embeddings=True,
+        router_aux_loss_coef=0.02,
         bos_token_id=BEGIN, eos_token_id=END, initializer_range=0.04, rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
 
@@ -56,10 +57,10 @@ def save_folder(model: MixtralForCausalLM, tokenizer: Tokenizer, folder: Path) -
 
 
 def batched_experts(self: nn.Module, rows: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-    """All experts as two batched products over equal shares of rows (a loop over experts is 7 times slower here).
+    """All experts as two batched products over equal shares of rows (a loop over experts is 7 times slower).
 
-    In training an expert takes at most 1.4 times its fair share (what is over is dropped from that step) and the
-    products run in bf16 (a third faster); otherwise nothing is dropped and everything is float32.
+    In training an expert takes at most 1.4 times its fair share (what is over is dropped from that step) and
+    the products run in bf16 (a third faster); otherwise nothing is dropped and everything is float32.
     """
     quantize: Callable[[Tensor], Tensor] = getattr(self, "quantize_rows", lambda x: x)
     (count, top), experts = chosen.shape, self.num_experts
@@ -82,7 +83,7 @@ modeling_mixtral.MixtralExperts.forward = batched_experts
 
 
 def balance_loss(router_logits: tuple[Tensor, ...], top: int = 2) -> Tensor:
-    """Mean over the layers of experts * sum(share of choices * mean probability): `top` when perfectly even."""
+    """Mean over the layers of experts * sum(share of choices * mean probability): `top` when all is even."""
     losses = []
     for logits in router_logits:
         chances = logits.flatten(0, -2).softmax(-1)
@@ -93,8 +94,8 @@ def balance_loss(router_logits: tuple[Tensor, ...], top: int = 2) -> Tensor:
 
 
 class Batches:
-    """Rows of whole documents. Each document sees only itself and starts at position 0, as it will when the model
-    runs; in a share of the batches the rows are plain text instead, so that longer contexts also work."""
+    """Rows of whole documents. Each document sees only itself and starts at position 0, as it will when the
+    model runs; in a share of the batches the rows are plain text instead, so that long contexts also work."""
 
     def __init__(self, documents: Iterator[Document], tokenizer: Tokenizer, rows: int, length: int) -> None:
         self._documents, self._tokenizer, self._rows, self._length = documents, tokenizer, rows, length
@@ -122,7 +123,7 @@ class Batches:
             room = self._length + 1 - len(ids)
             if not self._waiting:
                 self._more()
-            # a long document may be cut at the row's end; a short one in the queue fits better if there is one
+            # a document that fits the rest of the row, if one is near; else the next one, cut
             fit = next((i for i, d in enumerate(self._waiting[:24]) if len(d[0]) <= room), 0)
             one, weight = self._waiting.pop(fit)
             owner += [len(owner)] * min(len(one), room)
@@ -145,8 +146,9 @@ class Batches:
 
 
 @torch.no_grad()
-def greedy(model: MixtralForCausalLM, prompts: list[list[int]], most: int, stops: list[int]) -> list[list[int]]:
-    """Greedy continuations of the prompts (without the stop token). Prompts of one length run as one batch."""
+def greedy(model: MixtralForCausalLM, prompts: list[list[int]], most: int,
+           stops: list[int]) -> list[list[int]]:
+    """Greedy continuations of the prompts, without the stop token. Prompts of one length run as one batch."""
     model.eval()
     results: list[list[int]] = [[] for _ in prompts]
     by_length: dict[int, list[int]] = {}
@@ -164,3 +166,26 @@ def greedy(model: MixtralForCausalLM, prompts: list[list[int]], most: int, stops
             if not any(alive):
                 break
     return results
+
+
+@torch.no_grad()
+def divergence(model: MixtralForCausalLM, other: MixtralForCausalLM, rows: list[list[int]]) -> float:
+    """Mean KL divergence of the other model's next-token distribution from the model's, over all positions."""
+    total, count = 0.0, 0
+    for row in rows:
+        ours, theirs = (m(input_ids=torch.tensor([row])).logits[0].log_softmax(-1) for m in (model, other))
+        total += float((ours.exp() * (ours - theirs)).sum())
+        count += len(row)
+    return total / count
+
+
+@torch.no_grad()
+def expert_shares(model: MixtralForCausalLM, rows: list[list[int]]) -> list[list[float]]:
+    """Per layer, the share of all choices that went to each expert."""
+    experts, top = model.config.num_local_experts, model.config.num_experts_per_tok
+    counts = torch.zeros(model.config.num_hidden_layers, experts)
+    for row in rows:
+        out = model.model(input_ids=torch.tensor([row]), output_router_logits=True)
+        for layer, logits in enumerate(out.router_logits):
+            counts[layer] += torch.bincount(logits.topk(top).indices.flatten(), minlength=experts)
+    return (counts / counts.sum(1, keepdim=True)).tolist()

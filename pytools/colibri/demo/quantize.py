@@ -1,7 +1,7 @@
 """Simulate the converter's q8 and q4 weights and the engine's 8-bit activations in torch.
 
-This judges a model before there is a blob: it follows docs/NUMERICS.md for the scales and the grid, but its sums
-are torch's own, so it predicts quality and never bits.
+This judges a model before there is a blob: it follows docs/NUMERICS.md for the scales and the grid, but its
+sums are torch's own, so it predicts quality and never bits.
 """
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ def quantize_rows(rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def quantize_model(model: MixtralForCausalLM, kind: str) -> None:
-    """Change the model in place. kind "q4": experts q4, the rest q8; kind "q8": all q8. Router and norms stay."""
+    """Change the model in place. "q4": experts q4, the rest q8; "q8": all q8. Router and norms stay."""
     expert = quantize_q4 if kind == "q4" else quantize_q8
     for module in model.modules():
         if hasattr(module, "gate_up_proj"):

@@ -6,7 +6,7 @@ colibri.demo.split` writes it again from the seed (and must give the same bytes)
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from .commands import INTENTS, ROOMS, Command, Template, matcher, say, templates
@@ -33,7 +33,7 @@ class Split:
         return template.pattern not in self.patterns and (room, template.intent) not in self.pairs
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_split() -> Split:
     """The committed split."""
     record = json.loads(SPLIT_FILE.read_text(encoding="utf-8"))
@@ -43,8 +43,8 @@ def load_split() -> Split:
 
 
 def _choose() -> dict[str, list[str]]:
-    """Held-out patterns per intent. Every stem keeps at least half of its templates in training, every word stays
-    in a trained pattern of the same intent, and no held-out pattern may be part of what another template says
+    """Held-out patterns per intent. Every stem keeps at least half of its templates in training, every word
+    stays in a trained pattern of the same intent, and no held-out pattern is part of what another one says
     ("dim the {r}" is part of "dim the {r} lights")."""
     everything, rooms = templates(), tuple(ROOMS)
     dice = Dice(SEED, "samples")

@@ -5,9 +5,10 @@ from .dice import Dice
 
 GIRLS = ("Mia", "Anna", "Nora", "Lily", "Rosa", "Zoe", "Clara", "Ella", "Ivy", "Ruby", "Maya", "Emma")
 BOYS = ("Tom", "Ben", "Leo", "Max", "Sam", "Finn", "Jack", "Noah", "Hugo", "Oscar", "Adam", "Felix")
-PETS = ("dog", "cat", "rabbit", "pony", "duck", "goat", "mouse", "parrot", "turtle", "hedgehog", "owl", "otter")
-PET_NAMES = ("Pip", "Coco", "Biscuit", "Pepper", "Button", "Maple", "Fern", "Dot", "Clover", "Peanut", "Willow",
-             "Ziggy")
+PETS = ("dog", "cat", "rabbit", "pony", "duck", "goat", "mouse", "parrot", "turtle", "hedgehog", "owl",
+        "otter")
+PET_NAMES = ("Pip", "Coco", "Biscuit", "Pepper", "Button", "Maple", "Fern", "Dot", "Clover", "Peanut",
+             "Willow", "Ziggy")
 KINDS = ("kind", "brave", "shy", "clever", "cheerful", "curious", "quiet", "happy", "gentle", "patient")
 COLOURS = ("red", "blue", "green", "yellow", "white", "brown", "orange", "silver")
 THINGS = ("ball", "kite", "hat", "boat", "drum", "key", "lamp", "scarf", "bell", "cup", "book", "umbrella")
@@ -80,8 +81,8 @@ def _cast(dice: Dice) -> Cast:
     girl = dice.chance(0.5)
     he, him, his, child = ("she", "her", "her", "girl") if girl else ("he", "him", "his", "boy")
     return Cast(dice.pick(GIRLS if girl else BOYS), he, him, his, child, dice.pick(KINDS), dice.pick(PETS),
-                dice.pick(PET_NAMES), dice.pick(COLOURS), dice.pick(THINGS), dice.pick(PLACES), dice.pick(SPOTS),
-                dice.pick(KIN), dice.pick(SKIES))
+                dice.pick(PET_NAMES), dice.pick(COLOURS), dice.pick(THINGS), dice.pick(PLACES),
+                dice.pick(SPOTS), dice.pick(KIN), dice.pick(SKIES))
 
 
 def openings(cast: Cast) -> list[str]:
@@ -96,15 +97,20 @@ def _lost(c: Cast, dice: Dice) -> Tale:
     lines = [
         dice.pick([f"One {c.sky} day {c.hero} took {c.his} {c.treasure} to {c.place}.",
                    f"One {c.sky} morning {c.hero} went to {c.place} with {c.his} {c.treasure}."]),
-        dice.pick([f"{c.hero} played and played until the {c.thing} was gone.", f"Then the {c.thing} was lost."]),
-        dice.pick([f'"Where is my {c.thing}?" asked {c.hero}.', f'"Oh no, I lost my {c.thing}!" said {c.hero}.']),
+        dice.pick([f"{c.hero} played and played until the {c.thing} was gone.",
+                   f"Then the {c.thing} was lost."]),
+        dice.pick([f'"Where is my {c.thing}?" asked {c.hero}.',
+                   f'"Oh no, I lost my {c.thing}!" said {c.hero}.']),
         f"{c.hero} and {c.name} looked everywhere.", f"At last {c.name} found the {c.treasure} {c.spot}.",
         dice.pick([f'"Thank you, {c.name}!" said {c.hero}, and {c.he} gave the {c.pet} {one(treat)}.',
                    f"{c.hero} was so glad that {c.he} gave {c.name} {one(treat)}."])]
     return Tale(c.hero, lines, [
-        (f"Who found the {c.thing}?", f"{c.name} the {c.pet}."), (f"Where was the {c.thing}?", f"It was {c.spot}."),
-        (f"What did {c.hero} lose?", f"{capital(one(c.treasure))}."), (f"What did {c.name} get?", f"{capital(one(treat))}."),
-        (f"What color was the {c.thing}?", f"It was {c.colour}."), (f"Where did {c.hero} go?", f"To {c.place}.")])
+        (f"Who found the {c.thing}?", f"{c.name} the {c.pet}."),
+        (f"Where was the {c.thing}?", f"It was {c.spot}."),
+        (f"What did {c.hero} lose?", f"{capital(one(c.treasure))}."),
+        (f"What did {c.name} get?", f"{capital(one(treat))}."),
+        (f"What color was the {c.thing}?", f"It was {c.colour}."),
+        (f"Where did {c.hero} go?", f"To {c.place}.")])
 
 
 def _bird(c: Cast, dice: Dice) -> Tale:
@@ -117,9 +123,12 @@ def _bird(c: Cast, dice: Dice) -> Tale:
         f"{c.name} brought some {food} for the bird.",
         dice.pick(["After three days the bird could fly again.", "Soon the bird could sing and fly again."])]
     return Tale(c.hero, lines, [
-        ("Who had a hurt wing?", "The bird."), (f"What did {c.name} bring?", f"Some {food}."),
-        ("What color was the scarf?", f"It was {c.colour}."), ("Where was the bird?", f"It was {c.spot}."),
-        ("Who helped the bird?", f"{c.hero} and {c.name}."), (f"Where did {c.hero} go?", f"To {c.place}.")])
+        ("Who had a hurt wing?", "The bird."),
+        (f"What did {c.name} bring?", f"Some {food}."),
+        ("What color was the scarf?", f"It was {c.colour}."),
+        ("Where was the bird?", f"It was {c.spot}."),
+        ("Who helped the bird?", f"{c.hero} and {c.name}."),
+        (f"Where did {c.hero} go?", f"To {c.place}.")])
 
 
 def _share(c: Cast, dice: Dice) -> Tale:
@@ -131,9 +140,12 @@ def _share(c: Cast, dice: Dice) -> Tale:
         f"{c.hero} cut the {food} in two and gave one half to the {guest}.", f"{c.name} got the last crumb.",
         f"The {guest} smiled and gave {c.him} {one(c.treasure)}."]
     return Tale(c.hero, lines, [
-        ("Who was hungry?", f"The {guest}."), (f"What did {c.hero} share?", f"The {food}."),
-        (f"Who made the {food}?", f"{capital(c.his)} {c.kin}."), ("Who got the last crumb?", f"{c.name} the {c.pet}."),
-        (f"What did {c.hero} get?", f"{capital(one(c.treasure))}."), (f"Where did {c.hero} go?", f"To {c.place}.")])
+        ("Who was hungry?", f"The {guest}."),
+        (f"What did {c.hero} share?", f"The {food}."),
+        (f"Who made the {food}?", f"{capital(c.his)} {c.kin}."),
+        ("Who got the last crumb?", f"{c.name} the {c.pet}."),
+        (f"What did {c.hero} get?", f"{capital(one(c.treasure))}."),
+        (f"Where did {c.hero} go?", f"To {c.place}.")])
 
 
 def _learn(c: Cast, dice: Dice) -> Tale:
@@ -141,26 +153,34 @@ def _learn(c: Cast, dice: Dice) -> Tale:
     lines = [
         f"{c.hero} wanted to learn to {skill}, but it was hard.",
         dice.pick([f'"I can not do it," said {c.hero}.', f'"I will never learn it," said {c.hero}.']),
-        f'"Try again," said {c.his} {c.kin}. "I will help you."', f"So they went to {c.place} every {c.sky} day.",
+        f'"Try again," said {c.his} {c.kin}. "I will help you."',
+        f"So they went to {c.place} every {c.sky} day.",
         f"{c.name} came along and sat {c.spot}.",
         f"One day {c.hero} could do it all alone, and {c.his} {c.kin} gave {c.him} {one(c.treasure)}."]
     return Tale(c.hero, lines, [
-        (f"Who helped {c.hero}?", f"{capital(c.his)} {c.kin}."), (f"What did {c.hero} get?", f"{capital(one(c.treasure))}."),
-        (f"Where did {c.name} sit?", f"{capital(c.spot)}."), (f"What did {c.hero} learn?", f"To {skill}."),
-        (f"Where did {c.hero} go?", f"To {c.place}."), (f"What color was the {c.thing}?", f"It was {c.colour}.")])
+        (f"Who helped {c.hero}?", f"{capital(c.his)} {c.kin}."),
+        (f"What did {c.hero} get?", f"{capital(one(c.treasure))}."),
+        (f"Where did {c.name} sit?", f"{capital(c.spot)}."),
+        (f"What did {c.hero} learn?", f"To {skill}."),
+        (f"Where did {c.hero} go?", f"To {c.place}."),
+        (f"What color was the {c.thing}?", f"It was {c.colour}.")])
 
 
 def _night(c: Cast, dice: Dice) -> Tale:
     lines = [
         f"One {c.sky} night {c.hero} heard a strange sound.", f"It came from {c.place}.",
-        dice.pick([f'"Come with me, {c.name}," said {c.hero}.', f"{c.hero} was afraid, but {c.he} went to look."]),
+        dice.pick([f'"Come with me, {c.name}," said {c.hero}.',
+                   f"{c.hero} was afraid, but {c.he} went to look."]),
         f"There, {c.spot}, sat a baby fox with {one(c.treasure)}.",
         dice.pick(['"I only wanted to play," said the fox.', '"Will you play with me?" asked the fox.']),
         f"{c.hero} laughed, and they all played until the sun came up."]
     return Tale(c.hero, lines, [
-        ("Where did the sound come from?", f"From {c.place}."), ("Where did the fox sit?", f"{capital(c.spot)}."),
-        ("What did the fox have?", f"{capital(one(c.treasure))}."), ("Who heard a sound?", f"{c.hero}."),
-        ("When did they stop?", "When the sun came up."), (f"What color was the {c.thing}?", f"It was {c.colour}.")])
+        ("Where did the sound come from?", f"From {c.place}."),
+        ("Where did the fox sit?", f"{capital(c.spot)}."),
+        ("What did the fox have?", f"{capital(one(c.treasure))}."),
+        ("Who heard a sound?", f"{c.hero}."),
+        ("When did they stop?", "When the sun came up."),
+        (f"What color was the {c.thing}?", f"It was {c.colour}.")])
 
 
 def _gift(c: Cast, dice: Dice) -> Tale:
@@ -173,9 +193,12 @@ def _gift(c: Cast, dice: Dice) -> Tale:
         dice.pick([f'"This is just right!" said {c.hero}.', f'"What a lovely {c.thing}!" said {c.hero}.']),
         f"{capital(c.his)} {c.kin} loved the {c.thing} and gave {c.him} a big hug."]
     return Tale(c.hero, lines, [
-        ("Who had a birthday?", f"{capital(c.his)} {c.kin}."), ("What did they find?", f"{capital(one(c.treasure))}."),
-        ("Where did they find it?", f"{capital(c.spot)}."), (f"What did {c.name} eat?", f"{capital(one(treat))}."),
-        (f"Where did {c.hero} go?", f"To {c.place}."), (f"What color was the {c.thing}?", f"It was {c.colour}.")])
+        ("Who had a birthday?", f"{capital(c.his)} {c.kin}."),
+        ("What did they find?", f"{capital(one(c.treasure))}."),
+        ("Where did they find it?", f"{capital(c.spot)}."),
+        (f"What did {c.name} eat?", f"{capital(one(treat))}."),
+        (f"Where did {c.hero} go?", f"To {c.place}."),
+        (f"What color was the {c.thing}?", f"It was {c.colour}.")])
 
 
 PLOTS = (_lost, _bird, _share, _learn, _night, _gift)
@@ -200,5 +223,5 @@ def tell(dice: Dice) -> Tale:
 
 
 def question_prompt(tale: Tale, question: str) -> str:
-    """What the model is given to answer a question. No space at the end: the answer's first token carries it."""
+    """What the model is given to answer a question; the answer's first token carries the space before it."""
     return f"{tale.body} Question: {question} Answer:"

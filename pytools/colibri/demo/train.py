@@ -1,7 +1,7 @@
 """Train the demo model: `python -m colibri.demo.train SCRATCH --seconds 2400`.
 
-The scratch folder gets a checkpoint every few minutes and a Hugging Face folder `hf/` at every checkpoint; a run
-that finds a checkpoint there continues it. Never run in CI. On shared cores set OMP_WAIT_POLICY=passive.
+The scratch folder gets a checkpoint every few minutes and a Hugging Face folder `hf/` at every checkpoint; a
+run that finds a checkpoint there continues it. Never run in CI. On shared cores set OMP_WAIT_POLICY=passive.
 """
 import argparse
 import itertools
@@ -28,8 +28,8 @@ def rate_at(done: float, step: int) -> float:
 
 
 def phase_at(done: float) -> tuple[float, int]:
-    """Share of tales among the documents, and the most questions a tale carries: reading first, style last."""
-    return (0.4, 4) if done < 0.65 else (0.4, 1)
+    """Share of tales among the documents, most questions of a tale: reading first, style last."""
+    return (0.6, 4) if done < 0.65 else (0.5, 1)
 
 
 class Trainer:
@@ -48,7 +48,8 @@ class Trainer:
 
     def save(self) -> None:
         """A checkpoint to continue from, and the model as a Hugging Face folder."""
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step,
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+                 "step": self.step,
                  "tokens": self.tokens, "seconds": self.seconds, "resumed": self.resumed}
         torch.save(state, self.scratch / "next.pt")
         (self.scratch / "next.pt").rename(self.scratch / "checkpoint.pt")
@@ -69,7 +70,8 @@ class Trainer:
         out = self.model.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"],
                                position_ids=batch["position_ids"], output_router_logits=True, use_cache=False)
         logits = self.model.lm_head(out.last_hidden_state)
-        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(), reduction="none")
+        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten(),
+                                                 reduction="none")
         weights = batch["weights"].flatten()
         loss = (each * weights).sum() / weights.sum()
         self.optimizer.zero_grad(set_to_none=True)
@@ -119,7 +121,8 @@ class Trainer:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--seconds", type=float, default=2400, help="training time (evaluation not counted)")
     parser.add_argument("--save-every", type=float, default=180)
