@@ -198,10 +198,9 @@ def _mixtral(table: _Table) -> None:
               replace(base, kv_heads=1, head_dim=28), seed=1, sliding_window=10,
               rope_parameters={**LLAMA3, "rope_theta": 300.0})
     table.add("mixtral_defaults", "mixtral",
-              "every optional key left out: eight KV heads, theta 1e6, no window",
+              "optional keys left out: eight KV heads, theta 1e6, no window",
               replace(base, heads=16, kv_heads=8, head_dim=4, layers=2), seed=2, dtype="BF16",
-              absent=("head_dim", "num_key_value_heads", "tie_word_embeddings", "num_experts_per_tok",
-                      "num_local_experts"))
+              absent=("head_dim", "num_key_value_heads", "tie_word_embeddings"))
     table.add("mixtral_tied", "mixtral",
               "tied head, 5 experts, top 3, linear rope",
               replace(base, tied=True, experts=5, top_k=3, layers=2), seed=1, rope_theta=100.0,
@@ -243,8 +242,8 @@ def _experts(table: _Table) -> None:
     table.add("dots_sigmoid", "dots1",
               "sigmoid scores renormalised and scaled, ungated shared expert, q/k norm",
               replace(base, top_k=3, qk_norm=True, shared_ff=56, dense_layers=(0,)), seed=2, n_group=1,
-              topk_group=1, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True, routed_scaling_factor=2.5,
-              rope_theta=1000.0)
+              topk_group=1, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
+              routed_scaling_factor=2.5, rope_theta=1000.0)
     table.add("dots_sigmoid_plain", "dots1",
               "sigmoid scores as they are, scaled",
               replace(base, qk_norm=True, shared_ff=56, layers=2), seed=5, n_group=1, topk_group=1,

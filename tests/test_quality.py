@@ -1,0 +1,50 @@
+"""The measure itself, and what the kinds of weights cost against float32 transformers (notes in quality.py)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import quality
+
+
+def _logits(*rows: list[float]) -> np.ndarray:
+    return np.array(rows, dtype=np.float32)
+
+
+def _compare(tokens: list[int], reference: np.ndarray, engine: np.ndarray) -> quality.Measure:
+    return quality.compare([tokens], lambda _: reference, {"engine": lambda _: engine})["engine"]
+
+
+def test_equal_logits_diverge_by_nothing() -> None:
+    logits = np.random.default_rng(0).normal(size=(200, 40)).astype(np.float32)
+    measured = _compare(list(range(40)) * 5, logits, logits)
+    assert (measured.kl, measured.agreement, measured.positions) == (0.0, 1.0, 200)
+    assert measured.perplexity == measured.reference_perplexity
+
+
+def test_a_constant_added_to_a_row_changes_nothing() -> None:
+    logits = np.random.default_rng(1).normal(size=(8, 16)).astype(np.float32)
+    moved = logits + np.arange(8, dtype=np.float32)[:, None] * np.float32(64)
+    assert _compare([3] * 8, logits, moved).kl < 1e-10
+
+
+def test_known_divergence_and_perplexity() -> None:
+    half, skewed = [0.0, 0.0], [math.log(0.9), math.log(0.1)]
+    measured = _compare([0, 1, 0], _logits(half, half, half), _logits(half, skewed, skewed))
+    assert measured.kl == pytest.approx(2 / 3 * (0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1)))
+    assert measured.reference_perplexity == pytest.approx(2.0)
+    assert measured.perplexity == pytest.approx(1 / math.sqrt(0.5 * 0.9))
+    assert measured.agreement == 1.0  # a tie counts for its first token
+
+
+def test_the_direction_is_reference_to_engine() -> None:
+    half, skewed = _logits([0.0, 0.0]), _logits([math.log(0.99), math.log(0.01)])
+    assert _compare([0, 0][:1] * 1, half, skewed).kl != pytest.approx(_compare([0], skewed, half).kl)
+
+
+def test_rows_out_of_step_are_refused() -> None:
+    with pytest.raises(ValueError, match="logits of"):
+        _compare([0, 1], _logits([0, 0], [0, 0]), _logits([0, 0]))
