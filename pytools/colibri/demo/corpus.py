@@ -119,7 +119,8 @@ def test_questions() -> tuple[tuple[tales.Tale, str, str], ...]:
 
 def test_openings() -> list[tuple[str, str]]:
     """100 different first sentences of tales, each with the hero's name. The model has to tell the rest."""
-    dice, found = Dice(TEST_SEED, "openings"), {}
+    dice = Dice(TEST_SEED, "openings")
+    found: dict[str, str] = {}
     while len(found) < TEST_TALES:
         tale = tales.tell(dice)
         found[tale.sentences[0]] = tale.hero

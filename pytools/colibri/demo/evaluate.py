@@ -110,8 +110,8 @@ def summary(result: Result) -> str:
 
 
 def judge_folder(folder: Path, weights: str) -> tuple[Result, dict]:
-    """evaluate() with torch on a Hugging Face folder, weights as they are ("float") or quantized ("q8", "q4");
-    also its divergence from float and its use of the experts, on the 60 tales of the questions."""
+    """evaluate() with torch on a Hugging Face folder, weights as they are ("float") or quantized ("q8",
+    "q4"); also its divergence from float and its use of the experts, on the 60 tales of the questions."""
     import torch
     from tokenizers import Tokenizer
     from transformers import MixtralForCausalLM

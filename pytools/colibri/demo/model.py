@@ -170,7 +170,7 @@ def greedy(model: MixtralForCausalLM, prompts: list[list[int]], most: int,
 
 @torch.no_grad()
 def divergence(model: MixtralForCausalLM, other: MixtralForCausalLM, rows: list[list[int]]) -> float:
-    """Mean KL divergence of the other model's next-token distribution from the model's, over all positions."""
+    """Mean KL divergence of the other model's next-token distributions from the model's."""
     total, count = 0.0, 0
     for row in rows:
         ours, theirs = (m(input_ids=torch.tensor([row])).logits[0].log_softmax(-1) for m in (model, other))

@@ -52,7 +52,8 @@ def _choose() -> dict[str, list[str]]:
     chosen: dict[str, list[str]] = {}
     for intent in INTENTS:
         mine = [t for t in everything if t.intent == intent]
-        wanted, taken = round(SHARE * len(mine)), []
+        wanted = round(SHARE * len(mine))
+        taken: list[str] = []
         left = {stem: sum(t.stem == stem for t in mine) for stem in {t.stem for t in mine}}
         whole = dict(left)
         for candidate in Dice(SEED, intent).shuffled(mine):
@@ -74,7 +75,9 @@ def _choose() -> dict[str, list[str]]:
 
 def draw_test(patterns: frozenset[str], pairs: frozenset[tuple[str, str]]) -> list[tuple[str, Command]]:
     """The 500 test commands, all different, each with the name of its group."""
-    dice, found, seen = Dice(SEED, "test"), [], set()
+    dice = Dice(SEED, "test")
+    found: list[tuple[str, Command]] = []
+    seen: set[str] = set()
     everything, rooms = templates(), tuple(ROOMS)
     held = [t for t in everything if t.pattern in patterns]
     known = [t for t in everything if t.pattern not in patterns]
