@@ -90,6 +90,10 @@ def _strips(tensor: Tensor) -> Iterator[tuple[int, int]]:
         yield first, min(step, tensor.rows - first)
 
 
+def _crc(data: Any, before: int = 0) -> int:
+    return int(load().colibri_crc32c(before, ffi().from_buffer(data), len(data)))
+
+
 class _Sum:
     """CRC32C and SHA-256 of what passes by."""
 
@@ -98,7 +102,7 @@ class _Sum:
         self.sha = hashlib.sha256()
 
     def add(self, data: Any) -> None:
-        self.crc = load().colibri_crc32c(self.crc, ffi().from_buffer(data), len(data))
+        self.crc = _crc(data, self.crc)
         self.sha.update(data)
 
     def half(self) -> bytes:
@@ -260,7 +264,7 @@ def _ropes(model: Model) -> bytes:
 
 
 def _sealed(image: bytearray, layout: Layout) -> bytes:
-    """The image with its header, whose sums are taken with the two sum fields as zero."""
+    """The image with its header, whose sums are taken with the sum fields as zero."""
     c = constants()
     header = {"magic": c.FORMAT_MAGIC, "version": c.FORMAT_VERSION, "header_bytes": ffi().sizeof("colibri_blob_header"),
               "section_count": len(layout.sections), "file_bytes": layout.file_bytes,
@@ -269,7 +273,9 @@ def _sealed(image: bytearray, layout: Layout) -> bytes:
     image[:size] = _struct("blob_header", **header)
     total = _Sum()
     total.add(bytes(image))
-    image[:size] = _struct("blob_header", **header, tables_crc=total.crc, identity=total.sha.digest())
+    identity = total.sha.digest()
+    image[:size] = _struct("blob_header", **header, tables_crc=total.crc, identity=identity,
+                           identity_crc=_crc(identity))
     return bytes(image)
 
 

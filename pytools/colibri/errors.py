@@ -76,28 +76,20 @@ _REMEDIES = {
     "ADDRESS": "it lies beyond what this target can address: use a smaller model or a 64-bit target",
     "ALIGN": "place the blob at a multiple of 64 bytes",
 }
-_NOUNS = {
-    "MODEL": "record",
-    "LAYERS": "layer or record",
-    "GENERATION": "record",
-    "TENSORS": "tensor",
-    "RESIDENT": "tensor",
-    "EXPERTS": "expert",
-    "EXPERT_SUMS": "expert",
-    "ROPE": "rotation",
-    "ROPE_FRACTIONS": "fraction",
-}
+# What a checksum or content fault counts; elsewhere a number may as well be a record or a section's place.
+_NOUNS = {"TENSORS": "tensor", "RESIDENT": "section", "EXPERTS": "expert"}
 _HEXADECIMAL = {"MAGIC", "CRC", "FLAGS", "SCALE", "DIGEST", "IDENTITY"}
 
 
 def detail_sentence(subject: str, detail: Detail) -> str:
     """One sentence for one detail; `subject` is the file or the thing the numbers are about."""
+    status = detail.status.removeprefix("ERROR_")
     where = []
     if detail.section:
         where.append(f"section {detail.section}")
-        where.append(f"{_NOUNS.get(detail.section, 'entry')} {detail.index}")
-    elif detail.index:
-        where.append(f"entry {detail.index}")
+    if detail.section or detail.index:
+        noun = _NOUNS.get(detail.section, "entry") if status in {"CORRUPT", "CONTENT"} else "entry"
+        where.append(f"{noun} {detail.index}")
     if detail.field and detail.field != "NONE":
         where.append(f"field {detail.field}")
     if detail.offset:
@@ -105,14 +97,15 @@ def detail_sentence(subject: str, detail: Detail) -> str:
     place = ", ".join(where) or "header"
     form = "#x" if detail.field in _HEXADECIMAL else "d"
     if detail.field == "MISSING":
-        numbers = f"{detail.expected} is missing"
+        numbers = "what must be there is missing"
     elif detail.field == "DUPLICATE":
-        numbers = f"{detail.found} occurs twice"
+        numbers = "it is there twice"
+    elif status == "CONTENT":
+        numbers = f"tile {detail.found} breaks the format's contract"
     elif detail.field in {"DIGEST", "IDENTITY"} and detail.expected == detail.found:
         numbers = "the checksum does not match"
     else:
         numbers = f"expected {detail.expected:{form}}, found {detail.found:{form}}"
-    status = detail.status.removeprefix("ERROR_")
     remedy = _REMEDIES.get(status, f"status {status}")
     return f"{subject}: {place}: {numbers}; {remedy}"
 

@@ -375,8 +375,7 @@ class Layout:
         for number, layer in moe:
             inside, placed = 0, []
             for tensor in (t for t in tensors if t.layer == number):
-                stride = layer.expert_run if tensor.count > 1 else 0
-                placed.append(replace(tensor, offset=offset + inside, stride=stride))
+                placed.append(replace(tensor, offset=offset + inside, stride=layer.expert_run))
                 inside += align(tensor.bytes, c.TENSOR_ALIGN)
             self.tensors.extend(placed)
             self.runs.append(Run(number, layer.experts, offset, layer.expert_run, tuple(placed)))

@@ -1,0 +1,96 @@
+"""A config.json whose fields are asked for one by one, so that what nobody asked for can be refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any
+
+from .errors import ConvertError
+from .rope import decimal
+
+MISSING = object()
+
+
+def shown(value: Any) -> str:
+    """A JSON value in a sentence, short."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = str(value) if isinstance(value, (int, Decimal)) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Config:
+    """The fields of one config.json, and which of them were asked for."""
+
+    def __init__(self, document: Any, subject: str) -> None:
+        if not isinstance(document, dict):
+            raise ConvertError(f"{subject}: is not a JSON object; expected the config of a model")
+        self.subject, self._fields = subject, document
+        self._used: set[str] = set()
+
+    def refuse(self, name: str, expected: str) -> ConvertError:
+        """The error for a field with a value that cannot be used."""
+        return ConvertError(f"{self.subject}: field {name!r} is {shown(self._fields.get(name))}; expected {expected}")
+
+    def take(self, name: str, default: Any = MISSING, null: Any = MISSING) -> Any:
+        """A value: `default` if the field is absent, `null` (or else the default) if it is null."""
+        self._used.add(name)
+        value = self._fields.get(name)
+        if value is not None:
+            return value
+        fallback = null if name in self._fields and null is not MISSING else default
+        if fallback is MISSING:
+            raise ConvertError(f"{self.subject}: field {name!r} is missing; the model cannot be described without it")
+        return fallback
+
+    def first(self, names: Iterable[str]) -> str:
+        """The first of several spellings that is there (else the first one)."""
+        listed = list(names)
+        self._used.update(listed)
+        return next((name for name in listed if self._fields.get(name) is not None), listed[0])
+
+    def integer(self, name: str, default: Any = MISSING, low: int = 1, null: Any = MISSING) -> Any:
+        """A whole number of 32 bits."""
+        value = self.take(name, default, null)
+        if self._fields.get(name) is not None and (isinstance(value, bool) or not isinstance(value, int)
+                                                   or not low <= value < 1 << 32):
+            raise self.refuse(name, f"a whole number from {low} on")
+        return value
+
+    def positive(self, name: str, default: Any = MISSING) -> Decimal:
+        """A number above zero."""
+        value = self.take(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)) or not value > 0:
+            raise self.refuse(name, "a number above 0")
+        return decimal(value)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """true or false."""
+        value = self.take(name, default)
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false")
+        return value
+
+    def items(self, name: str, kind: type) -> list[Any] | None:
+        """A list of one type, None if it is not there."""
+        value = self.take(name, None)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(type(item) is kind for item in value):
+            raise self.refuse(name, f"a list of {kind.__name__}")
+        return value
+
+    def fix(self, name: str, value: Any) -> None:
+        """A field that may be there with one value only."""
+        self._used.add(name)
+        found = self._fields.get(name, value)
+        if found != value or isinstance(found, bool) != isinstance(value, bool):
+            raise self.refuse(name, f"{shown(value)}: this version runs nothing else")
+
+    def finish(self, ignored: frozenset[str]) -> None:
+        """Refuse what nobody understood."""
+        unknown = sorted(set(self._fields) - self._used - ignored)
+        if unknown:
+            raise ConvertError(f"{self.subject}: field {unknown[0]!r} ({shown(self._fields[unknown[0]])}) is not "
+                               "known; a newer Colibri may read it")

@@ -1,0 +1,218 @@
+"""From a config.json to a description of the model.
+
+Every field of a config is understood, known to be without effect, or refused by name. The core knows no family:
+all that differs between them is in family_table.py and ends here, as records of the blob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Context, Decimal, localcontext
+from typing import Any
+
+from .config_file import Config, shown
+from .errors import ConvertError
+from .family_table import FAMILIES, FIXED, IGNORED, REFUSED, Family, Moe, layer_prefix, source_name
+from .format import Layer, Model, Rope, Tensor
+from .library import constants
+from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
+
+NORM_MIN_LIMIT = Decimal("1e-6")  # a softmax's best weights sum to more than this, whatever the logits
+
+
+@dataclass(frozen=True)
+class Described:
+    """A checkpoint's description and the names of its tensors."""
+
+    model_type: str
+    family: Family
+    model: Model
+
+    def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
+        """The name of a matrix or vector in the checkpoint."""
+        return source_name(self.family, tensor, expert)
+
+    def zero_tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Names and shapes of tensors that must hold nothing but zeros, if they are there."""
+        moe = self.family.moe
+        if moe and moe.correction:
+            for number, layer in enumerate(self.model.layers):
+                if layer.moe:
+                    name = f"{layer_prefix(number)}{moe.block}.{moe.correction}"
+                    yield name, (*moe.correction_shape, layer.experts or 0)
+
+
+def describe(document: Any, subject: str = "config.json") -> Described:
+    """The description of the model that a config.json is about."""
+    config = Config(document, subject)
+    kind = config.take("model_type")
+    if kind in REFUSED:
+        raise ConvertError(f"{subject}: model_type {kind!r} cannot be converted: {REFUSED[kind]}")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        raise ConvertError(f"{subject}: model_type {shown(kind)} is not known; this version converts "
+                           f"{', '.join(sorted(FAMILIES))}")
+    family = FAMILIES[kind]
+    for name, value in {**FIXED, **family.fixed}.items():
+        config.fix(name, value)
+    model = _model(config, family)
+    config.finish(IGNORED | family.ignored)
+    return Described(kind, family, model)
+
+
+def _model(config: Config, family: Family) -> Model:
+    hidden, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
+    context = config.integer("max_position_embeddings")
+    eps = nearest_f32(config.positive("rms_norm_eps"))
+    base = _attention(config, family, hidden, eps)
+    rope = _rope(config, family, base.head_dim or 0, context)
+    windows = _windows(config, family, layers)
+    dense_ff = config.integer("intermediate_size")
+    sparse = _sparse_layers(config, family.moe, layers)
+    model = Model(config.integer("vocab_size"), hidden, context, eps, ropes=[rope],
+                  tied=config.boolean("tie_word_embeddings", family.tied))
+    for number in range(layers):
+        layer = replace(base, window=windows[number])
+        if family.moe and sparse[number]:
+            _experts(config, family.moe, layer)
+        else:
+            layer.ffn, layer.ff = constants().FFN_DENSE, dense_ff
+        model.layers.append(layer)
+    if family.multipliers:
+        _multipliers(config, model)
+    return model
+
+
+def _attention(config: Config, family: Family, hidden: int, eps: float) -> Layer:
+    c = constants()
+    heads = config.integer("num_attention_heads")
+    kv_heads = config.integer("num_key_value_heads", family.kv_heads or heads, null=heads)
+    if heads % kv_heads:
+        raise config.refuse("num_key_value_heads", f"a divisor of num_attention_heads {heads}")
+    head_dim = config.integer("head_dim", family.head_dim, null=0)
+    if not head_dim:
+        if hidden % heads:
+            raise config.refuse("hidden_size", f"a multiple of num_attention_heads {heads}, for there is no head_dim")
+        head_dim = hidden // heads
+    biased = config.boolean(family.bias_field, family.bias_default) if family.bias_field else bool(family.biases)
+    biases = sum(getattr(c, "BIAS_" + letter.upper()) for letter in family.biases) if biased else 0
+    normed = config.boolean(family.qk_norm_field, False) if family.qk_norm_field else family.qk_norm
+    return Layer(attention=c.ATTENTION_GQA, heads=heads, kv_heads=kv_heads, head_dim=head_dim, rope=0,
+                 score_scale=inverse_root(head_dim), norm_eps=eps, biases=biases, activation=c.ACTIVATION_SILU,
+                 qk_norm=c.QK_NORM_HEAD if normed else c.QK_NORM_NONE)
+
+
+def _rope(config: Config, family: Family, head_dim: int, context: int) -> Rope:
+    """Both spellings: rope_parameters, or rope_theta with rope_scaling."""
+    new, old = config.take("rope_parameters", None), config.take("rope_scaling", None)
+    if new and old:
+        raise config.refuse("rope_scaling", "no such field beside rope_parameters: two answers to one question")
+    fields = new or old or {}
+    if not isinstance(fields, dict) or any(isinstance(value, (dict, list)) for value in fields.values()):
+        raise config.refuse("rope_parameters" if new else "rope_scaling", "one set of numbers for all layers")
+    fields = dict(fields)
+    for name in ("rope_theta", "partial_rotary_factor"):
+        outside = config.take(name, None)
+        if outside is not None and fields.setdefault(name, outside) != outside:
+            raise config.refuse(name, f"{fields[name]}, as inside rope_parameters")
+    if family.partial != "1":
+        fields.setdefault("partial_rotary_factor", Decimal(family.partial))
+    elif fields.get("partial_rotary_factor") not in (None, 1):
+        raise config.refuse("partial_rotary_factor", "1: this family rotates whole heads")
+    original = config.integer("original_max_position_embeddings", None)
+    if original and fields.get("rope_type", fields.get("type")) in ("llama3", "yarn"):
+        fields["original_max_position_embeddings"] = original
+    scaling = Scaling(fields, family.theta, head_dim, context, config.subject)
+    return Rope(scaling.fractions(), family.interleaved, scaling.amplitude())
+
+
+def _windows(config: Config, family: Family, layers: int) -> list[int | None]:
+    """The window of every layer, None for full attention."""
+    if not family.window:
+        return [None] * layers
+    size = config.integer("sliding_window", family.window_size, low=0, null=None)
+    switched = size is not None
+    if family.window in ("always", "upper layers, always"):
+        if size == 0:
+            raise config.refuse("sliding_window", "a width, or null")
+    else:
+        switched = config.boolean("use_sliding_window", False)
+        if switched and not size:
+            raise config.refuse("sliding_window", "a width, for use_sliding_window is true")
+    if family.window in ("always", "switch"):
+        return [size if switched else None] * layers
+    border, kinds = config.integer("max_window_layers", family.window_border, low=0), config.items("layer_types", str)
+    if kinds is None:
+        even = family.window == "even layers"
+        inside = [n % 2 == 0 and n < border if even else n >= border for n in range(layers)]
+        return [size if switched and within else None for within in inside]
+    names = {"full_attention": None, "sliding_attention": size}
+    if len(kinds) != layers or not set(kinds) <= set(names):
+        raise config.refuse("layer_types", f"{layers} times full_attention or sliding_attention")
+    if "sliding_attention" in kinds and not switched:
+        raise config.refuse("layer_types", "full_attention only, for the sliding window is switched off")
+    return [names[name] for name in kinds]
+
+
+def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
+    """Which layers have experts."""
+    numbers = range(layers)
+    if moe is None or moe.layers == "all":
+        return [moe is not None] * layers
+    if moe.layers == "step":
+        step, dense = config.integer("decoder_sparse_step", 1), config.items("mlp_only_layers", int) or []
+        return [n not in dense and (n + 1) % step == 0 for n in numbers]
+    if moe.layers == "after first":
+        first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
+        return [n >= first for n in numbers]
+    start, interval = config.integer("moe_layer_start_index", 1, low=0), config.integer("moe_layer_interval", 1)
+    end = config.integer("moe_layer_end_index", -1, low=-1)
+    end = layers - 1 if end == -1 else end
+    return [start <= n <= end and (n + 1) % interval == 0 for n in numbers]
+
+
+def _experts(config: Config, moe: Moe, layer: Layer) -> None:
+    """The feed-forward half of a MoE layer."""
+    c = constants()
+    layer.ffn = c.FFN_MOE
+    layer.experts = config.integer(config.first(moe.experts))
+    layer.top_k = config.integer(moe.top_k)
+    if layer.top_k > layer.experts:
+        raise config.refuse(moe.top_k, f"at most the {layer.experts} experts")
+    layer.ff = config.integer(moe.ff)
+    layer.router_score = getattr(c, "ROUTER_" + moe.score)
+    renormalise = config.boolean(moe.renormalise, moe.renormalise_default) if moe.renormalise else True
+    layer.router_renormalise = c.RENORMALISE_SUM if renormalise else c.RENORMALISE_NONE
+    if moe.eps and renormalise:
+        layer.router_eps = nearest_f32(Decimal(moe.eps))
+    if moe.scale:
+        layer.router_scale = nearest_f32(config.positive(moe.scale, 1))
+    if config.positive("moe_norm_min", NORM_MIN_LIMIT) > NORM_MIN_LIMIT:
+        raise config.refuse("moe_norm_min", f"at most {NORM_MIN_LIMIT}, where it has no effect")
+    _shared_expert(config, moe, layer)
+
+
+def _shared_expert(config: Config, moe: Moe, layer: Layer) -> None:
+    if not moe.shared:
+        return
+    if moe.shared_counts is None:
+        width = config.integer(moe.shared)
+    else:
+        width = config.integer(moe.shared, moe.shared_counts, low=0) * (layer.ff or 0)
+    if width:
+        layer.shared_ff, layer.shared_gate = width, int(moe.shared_gate)
+
+
+def _multipliers(config: Config, model: Model) -> None:
+    """A multiplier of 1 is none."""
+    def read(name: str) -> Decimal:
+        return config.positive(name, 1)
+
+    with localcontext(Context(prec=DIGITS)):
+        factors = {"embed": read("embedding_multiplier"), "logit": 1 / read("logits_scaling")}
+        model.embed_multiplier, model.logit_multiplier = (
+            None if factor == 1 else nearest_f32(factor) for factor in factors.values())
+        residual = decimal(read("residual_multiplier"))
+        for layer in model.layers:
+            layer.residual_multiplier = None if residual == 1 else nearest_f32(residual)
+            layer.score_scale = nearest_f32(read("attention_multiplier"))
