@@ -54,6 +54,7 @@ class Request:
     sequence: int = 0
     budget: int = UNLIMITED
     split: int = 0                          # rows per feed at most, 0: as many as the plan allows
+    cached: int = 0                         # tokens of the prompt that are in the cache already
 
 
 @dataclass
@@ -77,7 +78,7 @@ class Lane:
     def __init__(self, session: Session, request: Request, show: Callable[[str], None] | None = None) -> None:
         self.session, self.request, self.show = session, request, show
         self.tokens = list(request.prompt)
-        self.fed = 0
+        self.fed = request.cached
         self.finished = ""
         self.digest = Digest()
         self.answer = Answer(list(request.prompt))

@@ -1,0 +1,92 @@
+"""`colibri plan`: how much memory a session needs, to the byte, before anything runs."""
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from .. import draw
+from ..engine import Model, Plan
+from ..errors import DoesNotFit, InputError
+from ..output import Output, bytes_text, table
+from .common import blob_argument, limit_options, limits_of, positive
+
+EXAMPLES = ("colibri plan model.colibri --context 256",
+            "colibri plan model.colibri --kv q8 --header pool.h --svg pool.svg")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    blob_argument(parser)
+    limit_options(parser, full=True)
+    parser.add_argument("--memory", type=positive_bytes, metavar="BYTES",
+                        help="exit 5 if the pool is larger (K, M and G may follow the number)")
+    parser.add_argument("--header", type=Path, metavar="FILE", help="write a C header with the pool's size and limits")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the pool")
+
+
+def positive_bytes(text: str) -> int:
+    """A number of bytes with an optional K, M or G."""
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 0)
+    return positive(text[:-1]) * factor if factor else int(text) if text.isdigit() and int(text) else positive(text)
+
+
+def free_memory() -> int:
+    """Bytes this machine could give now."""
+    try:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Plan, print, write."""
+    model = Model.open(options.blob)
+    info = model.info()
+    plan = model.plan(limits_of(options, info))
+    room = options.memory if options.memory is not None else free_memory()
+    fits = plan.pool_bytes <= room
+    output.document({
+        "model": info.identity, "pool_bytes": plan.pool_bytes, "align": plan.align,
+        "regions": [{"name": region.name, "bytes": region.bytes} for region in plan.regions], "slots": plan.slots,
+        "slots_floor": plan.slots_floor, "resident_bytes": plan.resident_bytes, "expert_bytes": plan.expert_bytes,
+        "kv_bytes_per_token": plan.kv_bytes_per_token, "largest_unit_macs": plan.largest_unit_macs,
+        "ops": plan.ops, "limits": plan.limits.numbers(), "fits": fits})
+    show(plan, output)
+    if options.header:
+        write(options.header, draw.c_header(plan, options.blob.name, info.identity), output)
+    if options.svg:
+        write(options.svg, draw.plan_svg(plan, options.blob.name), output)
+    if options.memory is not None and not fits:
+        raise DoesNotFit(f"{options.blob}: the pool needs {plan.pool_bytes} bytes, {room} are allowed; "
+                         "plan a shorter --context, a smaller --batch or --kv q8")
+    return 0
+
+
+def write(path: Path, text: str, output: Output) -> None:
+    """One output file."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    output.note(f"{path} written")
+
+
+def show(plan: Plan, output: Output) -> None:
+    """The table for people."""
+    rows: list[list[Any]] = [["region", "bytes", "share"]]
+    for region in plan.regions:
+        if region.bytes:
+            rows.append([region.name, f"{region.bytes:,}", f"{100 * region.bytes / plan.pool_bytes:.1f} %"])
+    rows.append(["pool", f"{plan.pool_bytes:,}", "100.0 %"])
+    output.result(table(rows, right={1, 2}))
+    limits = plan.limits
+    output.result(f"""
+context {limits.context}, batch {limits.batch}, {limits.sequences} sequence(s), {limits.workers} worker(s), KV \
+{limits.kv}: {plan.kv_bytes_per_token} bytes per position
+outside the pool: {bytes_text(plan.resident_bytes)} resident weights, {bytes_text(plan.expert_bytes)} experts
+largest unit {plan.largest_unit_macs:,} multiply-adds, {plan.ops} ops; the pool begins at a multiple of {plan.align}""")

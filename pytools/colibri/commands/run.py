@@ -1,0 +1,157 @@
+"""`colibri run`: continue a text, a chat message or a list of token ids."""
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from .. import targets
+from ..chat import render, special_tokens
+from ..engine import Info, Limits, Model, Sampling, Session
+from ..errors import InputError, UsageError
+from ..generation import Request, generate
+from ..jobs import Job, JobResult
+from ..output import Output
+from ..text import encode
+from .common import (blob_argument, describe, limit_options, limits_of, natural, read_text, sampling_of,
+                     sampling_options, token_file)
+
+EXAMPLES = ("colibri run model.colibri -p 'Once upon a time' -n 60",
+            "colibri run model.colibri --chat -p 'What is the capital of France?' --target wasm --json")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Options."""
+    blob_argument(parser)
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
+    prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the prompt as a file")
+    prompt.add_argument("--tokens", type=Path, metavar="FILE",
+                        help="the prompt as a JSON list of token ids, or a document of `run --json` to replay")
+    parser.add_argument("--chat", action="store_true", help="the prompt is a message: use the model's chat template")
+    parser.add_argument("--system", metavar="TEXT", help="with --chat: a system message before it")
+    parser.add_argument("-n", "--count", type=natural, default=128, metavar="N",
+                        help="most tokens to generate; 0: only feed the prompt (default 128)")
+    sampling_options(parser)
+    limit_options(parser)
+    parser.add_argument("--no-digest", action="store_true",
+                        help="do not hash the logits: a faster prompt and a smaller pool")
+    parser.add_argument("--log-routing", type=Path, metavar="FILE",
+                        help="write the chosen experts of every position and layer, one JSON line each")
+    parser.add_argument("--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them")
+
+
+def run(options: argparse.Namespace, output: Output) -> int:
+    """Prepare the prompt, run it here or on a target, print."""
+    model = Model.open(options.blob)
+    info, blob = model.info(), describe(model)
+    if options.chat and options.tokens:
+        raise UsageError("--chat needs a text: give -p or --prompt-file instead of --tokens")
+    if options.system is not None and not options.chat:
+        raise UsageError("--system is a chat message: add --chat")
+    if not info.tokenizer_bytes and not options.tokens:
+        raise InputError(f"{options.blob}: the file has no tokenizer; give token ids with --tokens")
+    target = targets.pick([options.target])
+    if len(target) != 1:
+        raise UsageError("--target all: run answers on one target; `colibri verify` compares them")
+    text = "" if options.tokens else prompt_text(options, model, blob)
+    tokens = token_file(options.tokens, info.vocab) if options.tokens else []
+    limits = limits_of(options, info, len(text.encode("utf-8", "surrogateescape")),
+                       logit_rows=1 if options.no_digest else options.batch)
+    ends = [*blob.generation().get("end", []), *options.end]
+    sampling = sampling_of(options)
+    if options.target == "linux":
+        document = run_here(options, model, limits, (text, tokens), ends, sampling, output)
+    else:
+        document = run_there(options, target[0], model, limits, (text, tokens), ends, sampling, output)
+    document = {"model": info.identity, "identity": info.identity, "target": options.target, **document}
+    write_routes(options, document.pop("routes"), output)
+    output.document(document)
+    tell(document, info, output)
+    return 0
+
+
+def prompt_text(options: argparse.Namespace, model: Model, blob: Any) -> str:
+    """The text to encode: as given, or through the chat template."""
+    text = options.prompt if options.prompt is not None else read_text(options.prompt_file)
+    if not options.chat:
+        return text
+    messages = [{"role": "system", "content": options.system}] if options.system is not None else []
+    messages.append({"role": "user", "content": text})
+    return chat_text(model, blob, messages)
+
+
+def chat_text(model: Model, blob: Any, messages: list[dict[str, str]]) -> str:
+    """Messages through the model's template. The special tokens' texts come from the core's decoder."""
+    with Session(model, Limits(context=1, batch=1, text_bytes=64)) as session:
+        tokens = special_tokens(session, blob.section("TOKENIZER"))
+    return render(blob.chat_template(), messages, tokens, str(model.path))
+
+
+def run_here(options: argparse.Namespace, model: Model, limits: Limits, prompt: tuple[str, list[int]],
+             ends: list[int], sampling: Sampling, output: Output) -> dict[str, Any]:
+    """In this process, with text as it comes."""
+    text, tokens = prompt
+    with Session(model, limits) as session:
+        ids = tokens or encode(session, text, special=True, bos=not options.chat)
+        request = Request(ids, options.count, sampling, ends, options.stop, not options.no_digest,
+                          bool(options.log_routing))
+        answer = generate(session, request, output.piece)
+        stats = session.stats()
+        output.piece("\n" if answer.text and not answer.text.endswith("\n") else "")
+    return {"text": answer.text, "tokens": answer.tokens, "digest": answer.digest or None, "prompt_tokens": len(ids),
+            "prompt_ids": ids, "finish": answer.finish, "seconds_prefill": answer.seconds_prefill,
+            "seconds_decode": answer.seconds_decode, "planned_bytes": session.plan.pool_bytes,
+            "used_bytes": stats.pool_used, "routes": answer.routes,
+            "experts": {"hits": stats.expert_hits, "misses": stats.expert_misses, "bytes_read": stats.bytes_fetched}}
+
+
+def run_there(options: argparse.Namespace, target: targets.Target, model: Model, limits: Limits,
+              prompt: tuple[str, list[int]], ends: list[int], sampling: Sampling, output: Output) -> dict[str, Any]:
+    """As a job on another target; the text comes when it is finished."""
+    if options.stop:
+        raise UsageError(f"--stop works on target linux; on {target.name} end the text with --end ID or -n")
+    text, tokens = prompt
+    job = Job(f"run {options.blob.name}", limits, tokens, text, options.count, sampling, ends, special=True,
+              bos=not options.chat, digest=not options.no_digest, routing=bool(options.log_routing))
+    output.detail(f"{target.name}: {job.name}")
+    result = target.run(job, model)
+    if result.error:
+        raise result.error
+    for sentence in result.bad_checks():
+        output.note(sentence)
+    output.piece(result.text + ("\n" if result.text and not result.text.endswith("\n") else ""))
+    return document_of(result)
+
+
+def document_of(result: JobResult) -> dict[str, Any]:
+    """A job's result as run's document."""
+    return {"text": result.text, "tokens": result.tokens.get(0, []), "digest": result.digest or None,
+            "prompt_tokens": len(result.prompt), "prompt_ids": result.prompt, "finish": result.finish.get(0, ""),
+            "seconds_prefill": result.seconds_prefill, "seconds_decode": result.seconds_decode,
+            "planned_bytes": result.planned_bytes, "used_bytes": result.used_bytes, "routes": result.routes,
+            "experts": {"hits": result.stats.get("expert_hits", 0), "misses": result.stats.get("expert_misses", 0),
+                        "bytes_read": result.stats.get("bytes_fetched", 0)}}
+
+
+def write_routes(options: argparse.Namespace, routes: list[dict[str, Any]], output: Output) -> None:
+    """--log-routing."""
+    if not options.log_routing:
+        return
+    lines = (json.dumps({key: value for key, value in route.items() if key != "lane"}) for route in routes)
+    try:
+        options.log_routing.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{options.log_routing}: cannot be written ({error.strerror}); choose another place") from None
+    output.note(f"{options.log_routing}: {len(routes)} choices of experts")
+
+
+def tell(document: dict[str, Any], info: Info, output: Output) -> None:
+    """Numbers on the side."""
+    made, seconds = len(document["tokens"]), document["seconds_decode"]
+    rate = f", {(made - 1) / seconds:.1f} tokens per second" if made > 1 and seconds > 0 else ""
+    output.note(f"{document['prompt_tokens']} prompt tokens in {document['seconds_prefill']:.2f} s, {made} tokens in "
+                f"{seconds:.2f} s{rate}; finish {document['finish']}; pool {document['used_bytes']:,} bytes")
+    if document["digest"]:
+        output.note(f"digest {document['digest']}")
