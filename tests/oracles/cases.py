@@ -140,7 +140,7 @@ def _dense(table: _Table) -> None:
               replace(base, kv_heads=4), seed=2, rope_theta=500.0)
     table.add("llama_gqa_bias", "llama",
               "grouped KV heads, biases on q, k, v and o, tied head, linear rope",
-              replace(base, tied=True, bias="qkvo"), seed=1, attention_bias=True, rope_theta=100.0,
+              replace(base, tied=True, bias="qkvo"), seed=2, attention_bias=True, rope_theta=100.0,
               rope_scaling={"type": "linear", "factor": 4.0})
     table.add("llama_mqa", "llama",
               "one KV head for all, head_dim unlike hidden / heads, new spelling",
@@ -176,7 +176,7 @@ def _switches(table: _Table) -> None:
               rope_parameters={"rope_type": "default", "rope_theta": 250.0})
     table.add("granite_multipliers", "granite",
               "embedding, residual, attention and logit multipliers",
-              replace(base, tied=True), seed=1, embedding_multiplier=3.0, residual_multiplier=0.55,
+              replace(base, tied=True), seed=1, embedding_multiplier=1.5, residual_multiplier=0.7,
               attention_multiplier=0.4, logits_scaling=0.8, rope_theta=1000.0, absent=("head_dim",))
     table.add("ernie_interleaved", "ernie4_5",
               "interleaved rotary pairs in a dense model",

@@ -1,0 +1,88 @@
+"""From the converter's description of a checkpoint to the numpy reference: the same words, other names.
+
+So one description is judged three times: by transformers, by the slow reference and by the engine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from colibri.convert import read_document
+from colibri.families import Described, describe
+from colibri.format import EVERY_LAYER, Layer, Model, required
+from colibri.library import constants
+from colibri.safetensors_reader import Checkpoint
+from reference.description import Attention, DenseFfn, Description, LayerDesc, MoeFfn, Rope
+
+F = np.float32
+_NAMES = {
+    "EMBED": "embed", "HEAD": "head", "FINAL_NORM": "norm", "ATTENTION_NORM": "attn_norm",
+    "FFN_NORM": "ffn_norm",
+    "Q": "q", "K": "k", "V": "v", "O": "o", "Q_BIAS": "q_bias", "K_BIAS": "k_bias", "V_BIAS": "v_bias",
+    "O_BIAS": "o_bias", "Q_NORM": "q_norm", "K_NORM": "k_norm",
+    "GATE": "ffn.gate", "UP": "ffn.up", "DOWN": "ffn.down",
+    "ROUTER": "router", "SHARED_SWITCH": "shared_gate",
+    "SHARED_GATE": "shared.gate", "SHARED_UP": "shared.up", "SHARED_DOWN": "shared.down",
+}
+
+
+def _attention(layer: Layer, model: Model) -> Attention:
+    c, rope = constants(), None
+    if layer.rope is not None:
+        own = model.ropes[layer.rope]
+        rope = Rope(2 * len(own.fractions), np.array(own.fractions, dtype=np.uint64), F(own.amplitude),
+                    own.interleaved)
+    biases = layer.biases or 0
+    return Attention(
+        layer.heads, layer.kv_heads, layer.head_dim, F(layer.score_scale), rope, bool(biases & c.BIAS_Q),
+        bool(biases & c.BIAS_K), bool(biases & c.BIAS_V), bool(biases & c.BIAS_O),
+        layer.qk_norm == c.QK_NORM_HEAD, layer.window or 0)
+
+
+def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
+    c = constants()
+    if not layer.moe:
+        return DenseFfn(layer.ff)
+    return MoeFfn(
+        layer.experts, layer.top_k, layer.ff, layer.router_renormalise == c.RENORMALISE_SUM,
+        F(1 if layer.router_scale is None else layer.router_scale),
+        "sigmoid" if layer.router_score == c.ROUTER_SIGMOID else "softmax",
+        None if layer.router_eps is None else F(layer.router_eps), layer.shared_ff or 0,
+        bool(layer.shared_gate))
+
+
+def description(model: Model) -> Description:
+    """The reference's description; it knows one epsilon and one residual multiplier for all layers."""
+    one_eps = {layer.norm_eps for layer in model.layers} | {model.final_eps}
+    one_multiplier = {layer.residual_multiplier for layer in model.layers}
+    if len(one_eps) > 1 or len(one_multiplier) > 1:
+        raise ValueError("the numpy reference has one epsilon and one residual multiplier for all layers")
+    optional = [None if x is None else F(x) for x in
+                (model.embed_multiplier, one_multiplier.pop(), model.logit_multiplier)]
+    layers = [LayerDesc(_attention(layer, model), _ffn(layer)) for layer in model.layers]
+    return Description(model.vocab, model.hidden, layers, F(one_eps.pop()), model.tied, *optional)
+
+
+def weights(folder: Path, described: Described) -> dict[str, np.ndarray]:
+    """The float32 tensors of a checkpoint by the reference's names."""
+    found: dict[str, np.ndarray] = {}
+    with Checkpoint(folder) as checkpoint:
+        for tensor in required(described.model):
+            shape = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
+            for expert in range(tensor.count):
+                entry = checkpoint.expect(described.tensor_name(tensor, expert), shape)
+                if tensor.expert:
+                    name = f"experts.{expert}.{tensor.role.removeprefix('EXPERT_').lower()}"
+                else:
+                    name = _NAMES[tensor.role]
+                prefix = "" if tensor.layer == EVERY_LAYER else f"layers.{tensor.layer}."
+                values = checkpoint.floats(entry, 0, tensor.rows * tensor.columns)
+                found[prefix + name] = np.array(values, dtype=F).reshape(shape)
+    return found
+
+
+def described(folder: Path) -> Described:
+    """The converter's reading of a folder's config.json."""
+    return describe(read_document(folder / "config.json"), str(folder / "config.json"))

@@ -1,0 +1,212 @@
+"""Wrong values for every switch of a description: what the outside oracle has to notice.
+
+A change takes the converter's description and alters it; the weights stay as they are. `CHANGES` are wrong
+values a blob can be made with, each listed with the case that shows it; `REFUSED` are sizes that no longer fit
+the checkpoint's tensors and kinds the core does not run, which never become an answer at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from colibri.format import Layer, Model, Rope
+from colibri.library import constants
+
+Change = Callable[[Model], None]
+
+
+def layers(only: Callable[[Layer], bool] = lambda _: True, **values: Any) -> Change:
+    """Set fields of the layers for which `only` holds."""
+
+    def change(model: Model) -> None:
+        chosen = [layer for layer in model.layers if only(layer)]
+        assert chosen, "the change touches no layer"
+        for layer in chosen:
+            for name, value in values.items():
+                assert getattr(layer, name) != value, f"{name} is {value} already"
+                setattr(layer, name, value)
+
+    return change
+
+
+def experts(**values: Any) -> Change:
+    """Set fields of the MoE layers."""
+    return layers(lambda layer: layer.moe, **values)
+
+
+def model(**values: Any) -> Change:
+    """Set fields of the model."""
+
+    def change(target: Model) -> None:
+        for name, value in values.items():
+            assert getattr(target, name) != value, f"{name} is {value} already"
+            setattr(target, name, value)
+
+    return change
+
+
+def rope(alter: Callable[[Rope], Rope]) -> Change:
+    """Change the model's only rope."""
+
+    def change(target: Model) -> None:
+        (old,) = target.ropes
+        target.ropes = [alter(old)]
+        assert target.ropes != [old], "the change leaves the rope as it is"
+
+    return change
+
+
+def plain(theta: float, width: int) -> Change:
+    """Unscaled frequencies; the amplitude stays."""
+    turns = [theta ** (-2 * j / width) / (2 * math.pi) for j in range(width // 2)]
+    return rope(lambda old: replace(old, fractions=tuple(round(t * 2.0**64) for t in turns)))
+
+
+def without_bias(letter: str) -> Change:
+    """Clear one bias bit."""
+
+    def change(target: Model) -> None:
+        bit = getattr(constants(), "BIAS_" + letter.upper())
+        for layer in target.layers:
+            assert layer.biases & bit
+            layer.biases &= ~bit
+
+    return change
+
+
+def windowed(step: int) -> Change:
+    """Windows a little too wide or too narrow."""
+
+    def change(target: Model) -> None:
+        for layer in target.layers:
+            if layer.window:
+                layer.window += step
+
+    return change
+
+
+def swapped_windows(target: Model) -> None:
+    """Windows where there were none, and none where there were."""
+    (size,) = {layer.window for layer in target.layers if layer.window}
+    for layer in target.layers:
+        layer.window = None if layer.window else size
+
+
+def shorter(target: Model) -> None:
+    """One layer too few."""
+    target.layers.pop()
+
+
+def regrouped(target: Model) -> None:
+    """Half the heads, twice as wide: the same tensors cut in another way."""
+    for layer in target.layers:
+        layer.heads, layer.kv_heads = layer.heads // 2, layer.kv_heads // 2
+        layer.head_dim *= 2
+
+
+def _changes() -> list[tuple[str, str, str, Change]]:
+    """(keys of the format, case, what is wrong, change)"""
+    c = constants()
+    return [
+        ("LAYERS", "llama_mha", "one layer too few", shorter),
+        ("FINAL_EPS", "llama_mha", "1e-5", model(final_eps=1e-5)),
+        ("EMBED_MULTIPLIER", "granite_multipliers", "none", model(embed_multiplier=None)),
+        ("EMBED_MULTIPLIER", "llama_mha", "2", model(embed_multiplier=2.0)),
+        ("LOGIT_MULTIPLIER", "granite_multipliers", "none", model(logit_multiplier=None)),
+        ("LOGIT_MULTIPLIER", "mixtral_mha", "1.01", model(logit_multiplier=1.01)),
+        ("HEADS KV_HEADS HEAD_DIM", "mixtral_gqa_yarn", "half the heads, twice as wide", regrouped),
+        ("ROPE", "llama_mha", "no rotation", layers(rope=None)),
+        ("ROPE", "mixtral_mha", "slower by 1 %", rope(lambda r: replace(
+            r, fractions=tuple(f - f // 100 for f in r.fractions)))),
+        ("ROPE", "llama_mha", "interleaved pairs", rope(lambda r: replace(r, interleaved=True))),
+        ("ROPE", "ernie_interleaved", "halves", rope(lambda r: replace(r, interleaved=False))),
+        ("ROPE", "ernie_moe", "halves", rope(lambda r: replace(r, interleaved=False))),
+        ("ROPE", "llama_gqa_bias", "linear scaling ignored", plain(100, 16)),
+        ("ROPE", "llama_llama3", "llama3 scaling ignored", plain(300, 16)),
+        ("ROPE", "mixtral_mqa_window", "llama3 scaling ignored", plain(300, 28)),
+        ("ROPE", "llama_yarn", "yarn scaling ignored", plain(100, 16)),
+        ("ROPE", "llama_yarn", "yarn's amplitude ignored", rope(lambda r: replace(r, amplitude=1.0))),
+        ("ROPE", "mixtral_gqa_yarn", "its own attention factor ignored", rope(lambda r: replace(
+            r, amplitude=1.0 + 0.1 * math.log(4.0)))),
+        ("ROPE", "qwen3_moe_norm", "mscale ignored", rope(lambda r: replace(
+            r, amplitude=1.0 + 0.1 * math.log(4.0)))),
+        ("ROPE", "mixtral_defaults", "theta 1e4", plain(1e4, 4)),
+        ("ROPE", "glm_partial", "fewer pairs", rope(lambda r: replace(r, fractions=r.fractions[:-1]))),
+        ("WINDOW", "mistral_window", "none", layers(window=None)),
+        ("WINDOW", "mistral_window", "one too wide", windowed(1)),
+        ("WINDOW", "mixtral_mqa_window", "one too narrow", windowed(-1)),
+        ("WINDOW", "qwen2_window", "in the other layers", swapped_windows),
+        ("WINDOW", "qwen3_norm", "in the other layers", swapped_windows),
+        ("SCORE_SCALE", "llama_mha", "1 / head_dim", layers(score_scale=1 / 16)),
+        ("SCORE_SCALE", "granite_multipliers", "1 / sqrt(head_dim)", layers(score_scale=0.25)),
+        ("QK_NORM", "qwen3_norm", "none", layers(qk_norm=c.QK_NORM_NONE)),
+        ("QK_NORM", "qwen3_moe_norm", "none", layers(qk_norm=c.QK_NORM_NONE)),
+        ("NORM_EPS", "llama_mha", "1e-5", layers(norm_eps=1e-5)),
+        ("NORM_EPS", "mixtral_mha", "1e-5", layers(norm_eps=1e-5)),
+        ("BIASES", "llama_gqa_bias", "no bias on q", without_bias("q")),
+        ("BIASES", "llama_gqa_bias", "no bias on k", without_bias("k")),
+        ("BIASES", "llama_gqa_bias", "no bias on v", without_bias("v")),
+        ("BIASES", "llama_gqa_bias", "no bias on o", without_bias("o")),
+        ("BIASES", "qwen2_window", "no bias on v", without_bias("v")),
+        ("TOP_K", "mixtral_mha", "1", experts(top_k=1)),
+        ("TOP_K", "mixtral_tied", "4", experts(top_k=4)),
+        ("TOP_K", "mixtral_all", "3", experts(top_k=3)),
+        ("ROUTER_SCORE", "mixtral_mha", "sigmoid", experts(router_score=c.ROUTER_SIGMOID)),
+        ("ROUTER_SCORE", "dots_sigmoid", "softmax", experts(router_score=c.ROUTER_SOFTMAX)),
+        ("ROUTER_RENORMALISE", "mixtral_mha", "no", experts(router_renormalise=c.RENORMALISE_NONE)),
+        ("ROUTER_RENORMALISE", "qwen2_moe_plain", "yes", experts(router_renormalise=c.RENORMALISE_SUM)),
+        ("ROUTER_RENORMALISE", "dots_sigmoid_plain", "yes", experts(router_renormalise=c.RENORMALISE_SUM)),
+        ("ROUTER_SCALE", "dots_sigmoid", "none", experts(router_scale=None)),
+        ("ROUTER_SCALE", "mixtral_mha", "1.05", experts(router_scale=1.05)),
+        ("ROUTER_EPS", "mixtral_mha", "0.05", experts(router_eps=0.05)),
+        ("SHARED_FF", "qwen2_moe_plain", "no shared expert", experts(shared_ff=None, shared_gate=None)),
+        ("SHARED_FF", "ernie_moe", "no shared expert", experts(shared_ff=None)),
+        ("SHARED_GATE", "qwen2_moe_renorm", "not gated", experts(shared_gate=None)),
+        ("RESIDUAL_MULTIPLIER", "granite_multipliers", "none", layers(residual_multiplier=None)),
+        ("RESIDUAL_MULTIPLIER", "mixtral_mha", "0.9", layers(residual_multiplier=0.9)),
+    ]
+
+
+def _first(**values: Any) -> Change:
+    """Set fields of the first layer only."""
+
+    def change(target: Model) -> None:
+        for name, value in values.items():
+            setattr(target.layers[0], name, value)
+
+    return change
+
+
+def _refused() -> list[tuple[str, str, str, Change]]:
+    """(keys of the format, case, what is wrong, change)"""
+    c = constants()
+    return [
+        ("VOCAB", "llama_mha", "one token too few", model(vocab=119)),
+        ("HIDDEN", "llama_mha", "half", model(hidden=32)),
+        ("HEAD", "llama_mha", "tied", model(tied=True)),
+        ("HEAD", "llama_gqa_bias", "not tied", model(tied=False)),
+        ("HEADS", "llama_mha", "half", layers(heads=2, kv_heads=2)),
+        ("KV_HEADS", "llama_gqa_bias", "one", layers(kv_heads=1)),
+        ("HEAD_DIM", "llama_mha", "8", layers(head_dim=8)),
+        ("BIASES", "llama_mha", "biases that are not there", layers(biases=c.BIAS_Q)),
+        ("QK_NORM", "llama_mha", "norms that are not there", layers(qk_norm=c.QK_NORM_HEAD)),
+        ("ATTENTION", "llama_mha", "latent attention", layers(attention=c.ATTENTION_MLA)),
+        ("ACTIVATION", "llama_mha", "an unknown one", layers(activation=c.ACTIVATION_SILU + 1)),
+        ("FFN", "qwen2_moe_plain", "experts in a dense layer", _first(
+            ffn=c.FFN_MOE, experts=8, top_k=2, router_score=c.ROUTER_SOFTMAX)),
+        ("FFN", "mixtral_mha", "a dense layer instead of experts", _first(
+            ffn=c.FFN_DENSE, experts=None, top_k=None, router_score=None, router_renormalise=None)),
+        ("FF", "llama_mha", "narrower", layers(ff=64)),
+        ("FF", "mixtral_mha", "narrower", layers(ff=64)),
+        ("EXPERTS", "mixtral_mha", "fewer", experts(experts=4)),
+        ("TOP_K", "mixtral_all", "more than there are experts", experts(top_k=5)),
+        ("SHARED_FF", "qwen2_moe_plain", "narrower", experts(shared_ff=64)),
+        ("SHARED_GATE", "ernie_moe", "a gate that is not there", experts(shared_gate=1)),
+    ]
+
+
+CHANGES = _changes()
+REFUSED = _refused()
