@@ -9,8 +9,8 @@ Readings taken where the page is open:
  4. The refit uses the winner's q; both sums are float32 in column order from +0 (the sum of q*q is exact).
     q is then taken anew from the refit scale, and scale and q are kept together if the error is strictly
     less. sum(q q) = 0 has no refit.
- 5. An all-zero q4 group: every candidate has error 0, so the first wins: up16(+0 / -8) = 0x8000 (minus
-    zero) when the group's first value is +0. q8 gives 0x0000.
+ 5. An all-zero group has scale 0x0000, as padding has. (The search alone would give up16(+0 / -8) = 0x8000,
+    minus zero. No logit can tell the two apart.)
  6. q is clamped to -8..7 for q4 and to -127..127 for q8, after rounding and before the conversion to an
     integer.
  7. A weight that is not finite is refused here (ValueError).
@@ -193,7 +193,7 @@ def _q4_groups(w: F32) -> tuple[F32, U16]:
     refit = np.zeros_like(wq)
     np.divide(wq, qq, out=refit, where=qq != 0)
     offer(up16(refit), qq != 0)
-    return best_q, best_bits
+    return best_q, np.where(m == 0, np.uint16(0), best_bits)
 
 
 def quantize_q4(w: ArrayLike) -> tuple[I8, U16]:

@@ -3,8 +3,8 @@
 All arithmetic is decimal with 70 digits or exact fractions; no float takes part.
 
 Readings taken where the page is open:
- 1. A number of the config (theta, factor, ...) is taken at its exact value: a Python float is the double
-    that the JSON reader made of it, an int, Decimal or str is itself.
+ 1. A number of the config (theta, factor, ...) is taken at its exact value. The converter reads JSON
+    numbers as Decimal, so 0.1 is one tenth; a Python float is the double it is.
  2. The scaling laws are those of transformers' modeling_rope_utils, evaluated exactly instead of in
     float32; yarn's floor and ceil are taken of the exact correction dimensions.
  3. The amplitude is the nearest float32 of the exact attention factor (1 for all laws but yarn).
