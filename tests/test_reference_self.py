@@ -281,7 +281,8 @@ def test_nearest_f32_and_coefficients() -> None:
 def test_rope_fraction_known_values() -> None:
     turn = Fraction(2) ** 64 / (2 * Fraction(PI))
     fractions, amplitude = rope_fractions(10000, 8)
-    tenth, double = (rope_fractions(10000, 8, {"type": "linear", "factor": f})[0] for f in (Decimal("1.1"), 1.1))
+    tenth, double = (rope_fractions(10000, 8, {"type": "linear", "factor": f})[0]
+                     for f in (Decimal("1.1"), 1.1))
     assert int(tenth[0]) == round(turn / Fraction(11, 10)) and int(double[0]) == round(turn / Fraction(1.1))
     assert tenth[0] != double[0]
     assert [int(f) for f in fractions] == [round(turn / 10 ** i) for i in range(4)]
