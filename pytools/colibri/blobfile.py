@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from .description import EVERY_LAYER, Layer, Model, Rope, f32_of
 from .errors import BlobError, Detail, InputError, InternalError
-from .format import EVERY_LAYER, Kinds, Layer, Model, Rope, Tensor, f32_of
+from .format import Kinds, Tensor
 from .library import blob_error, constants, ffi, key_types, load, names
 
 ALIGN = 64
@@ -55,12 +56,23 @@ class BlobFile:
     def _map(self) -> np.ndarray:
         try:
             if self.path.stat().st_size < constants().HEADER_BYTES:
-                raise BlobError(self.path, Detail("ERROR_TRUNCATED", "", "FILE_BYTES", 0, 0,
-                                                  constants().HEADER_BYTES, self.path.stat().st_size))
+                raise BlobError(
+                    self.path,
+                    Detail(
+                        "ERROR_TRUNCATED",
+                        "",
+                        "FILE_BYTES",
+                        0,
+                        0,
+                        constants().HEADER_BYTES,
+                        self.path.stat().st_size,
+                    ),
+                )
             return np.memmap(self.path, dtype=np.uint8, mode="r")
         except OSError as error:
-            raise InputError(f"{self.path}: cannot be read ({error.strerror}); give the path of a .colibri file"
-                             ) from None
+            raise InputError(
+                f"{self.path}: cannot be read ({error.strerror}); give the path of a .colibri file"
+            ) from None
 
     def _open(self) -> None:
         cffi = ffi()
@@ -77,7 +89,9 @@ class BlobFile:
         cffi = ffi()
         end = offset + count * cffi.sizeof(f"colibri_{name}")
         if end > len(self.data):
-            raise BlobError(self.path, Detail("ERROR_TRUNCATED", "", "FILE_BYTES", 0, offset, end, len(self.data)))
+            raise BlobError(
+                self.path, Detail("ERROR_TRUNCATED", "", "FILE_BYTES", 0, offset, end, len(self.data))
+            )
         return cffi.from_buffer(f"colibri_{name}[{count}]", self.data[offset:end])
 
     def section(self, name: str) -> bytes:
@@ -93,9 +107,19 @@ class BlobFile:
 
     def _tensor(self, t: Any) -> Tensor:
         roles = names("colibri_role")
-        return Tensor(roles.get(t.role, str(t.role)), t.layer, t.rows, t.columns,
-                      t.layout == constants().LAYOUT_VECTOR, t.count, roles.get(t.second_role, ""),
-                      names("colibri_kind").get(t.kind, str(t.kind)).lower(), t.offset, t.bytes, t.stride)
+        return Tensor(
+            roles.get(t.role, str(t.role)),
+            t.layer,
+            t.rows,
+            t.columns,
+            t.layout == constants().LAYOUT_VECTOR,
+            t.count,
+            roles.get(t.second_role, ""),
+            names("colibri_kind").get(t.kind, str(t.kind)).lower(),
+            t.offset,
+            t.bytes,
+            t.stride,
+        )
 
     @staticmethod
     def _value(enum: str, record: Any) -> tuple[str, Any]:
@@ -114,10 +138,18 @@ class BlobFile:
             for layer in layers if record.layer == EVERY_LAYER else [layers[record.layer]]:
                 setattr(layer, name.lower(), value)
         fractions = np.frombuffer(self.section("ROPE_FRACTIONS"), dtype="<u8")
-        ropes = [Rope(tuple(int(f) for f in fractions[r.first : r.first + r.pairs]), bool(r.interleaved),
-                      f32_of(r.amplitude)) for r in self._records("ROPE", "rope")]
+        ropes = [
+            Rope(
+                tuple(int(f) for f in fractions[r.first : r.first + r.pairs]),
+                bool(r.interleaved),
+                f32_of(r.amplitude),
+            )
+            for r in self._records("ROPE", "rope")
+        ]
         tied = any(t.second_role == "HEAD" for t in self.tensors)
-        return Model(**{name.lower(): value for name, value in keys.items()}, tied=tied, layers=layers, ropes=ropes)
+        return Model(
+            **{name.lower(): value for name, value in keys.items()}, tied=tied, layers=layers, ropes=ropes
+        )
 
     def kinds(self) -> Kinds:
         """The kind of every group of tensors; a group without tensors has the default."""
@@ -148,8 +180,13 @@ class BlobFile:
         out = np.empty((tensor.rows, tensor.columns), dtype=np.float32)
         cffi = ffi()
         kind = getattr(constants(), "KIND_" + tensor.kind.upper())
-        status = load().colibri_unpack(kind, tensor.rows, tensor.columns, cffi.from_buffer(source),
-                                       cffi.from_buffer("float[]", out, require_writable=True))
+        status = load().colibri_unpack(
+            kind,
+            tensor.rows,
+            tensor.columns,
+            cffi.from_buffer(source),
+            cffi.from_buffer("float[]", out, require_writable=True),
+        )
         if status != constants().OK:
             raise InternalError(f"{self.path}: {tensor.label}: colibri_unpack returned {status}")
         return out

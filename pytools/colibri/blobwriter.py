@@ -7,7 +7,6 @@ number of threads.
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,13 +17,14 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
+from .description import Model
 from .errors import ConvertError, DoesNotFit, InputError, InternalError
-from .format import EVERY_LAYER, Kinds, Layout, Model, Section, Tensor, f32_bits, kind_value
-from .format import layer_records, model_records, packed_bytes
-from .library import constants, ffi, load, values
+from .format import Kinds, Layout, Section, Tensor, kind_value, packed_bytes
+from .library import constants, ffi, load
+from .tables import Sum, tables
 
 STRIP_BYTES = 8 << 20  # float32 bytes of one strip of rows
-HALF_LIMIT = 65504.0   # the largest finite float16
+HALF_LIMIT = 65504.0  # the largest finite float16
 
 Progress = Callable[[int, int, str], None]
 
@@ -53,8 +53,10 @@ def _finite(values_: np.ndarray, name: str, first: int) -> None:
     if np.isfinite(values_).all():
         return
     row, column = (int(v) for v in np.argwhere(~np.isfinite(values_))[0])
-    raise ConvertError(f"{name}: row {first + row}, column {column} is {values_[row, column]}; expected a finite "
-                       "number: the checkpoint is damaged or overflowed while it was trained")
+    raise ConvertError(
+        f"{name}: row {first + row}, column {column} is {values_[row, column]}; expected a finite "
+        "number: the checkpoint is damaged or overflowed while it was trained"
+    )
 
 
 def _pack(source: Source, tensor: Tensor, expert: int, first: int, count: int) -> bytearray:
@@ -70,12 +72,19 @@ def _pack(source: Source, tensor: Tensor, expert: int, first: int, count: int) -
         _finite(strip, name, first)
         largest = float(np.abs(strip).max())
         if largest > HALF_LIMIT:
-            raise ConvertError(f"{name}: a weight of {largest:g} does not fit into f16 (up to {HALF_LIMIT:g}); "
-                               "choose q8 or f32")
+            raise ConvertError(
+                f"{name}: a weight of {largest:g} does not fit into f16 (up to {HALF_LIMIT:g}); "
+                "choose q8 or f32"
+            )
     out = bytearray(packed_bytes(tensor.kind, count, tensor.columns))
     cffi = ffi()
-    status = load().colibri_pack(kind_value(tensor.kind), count, tensor.columns,
-                                 cffi.from_buffer("float[]", strip), cffi.from_buffer(out))
+    status = load().colibri_pack(
+        kind_value(tensor.kind),
+        count,
+        tensor.columns,
+        cffi.from_buffer("float[]", strip),
+        cffi.from_buffer(out),
+    )
     if status == constants().ERROR_NOT_FINITE:
         _finite(strip, name, first)
     if status != constants().OK:
@@ -90,42 +99,25 @@ def _strips(tensor: Tensor) -> Iterator[tuple[int, int]]:
         yield first, min(step, tensor.rows - first)
 
 
-def _crc(data: Any, before: int = 0) -> int:
-    return int(load().colibri_crc32c(before, ffi().from_buffer(data), len(data)))
-
-
-class _Sum:
-    """CRC32C and SHA-256 of what passes by."""
-
-    def __init__(self) -> None:
-        self.crc = 0
-        self.sha = hashlib.sha256()
-
-    def add(self, data: Any) -> None:
-        self.crc = _crc(data, self.crc)
-        self.sha.update(data)
-
-    def half(self) -> bytes:
-        return self.sha.digest()[:16]
-
-
 class _Writer:
     """Everything behind the tables, in file order."""
 
-    def __init__(self, out: BinaryIO, layout: Layout, source: Source, progress: Progress | None, threads: int) -> None:
+    def __init__(
+        self, out: BinaryIO, layout: Layout, source: Source, progress: Progress | None, threads: int
+    ) -> None:
         self.out, self.layout, self.source = out, layout, source
         self.progress, self.threads = progress, threads
-        self.tensor_sums: dict[tuple[int, str], _Sum] = {}
-        self.expert_sums: list[_Sum] = []
+        self.tensor_sums: dict[tuple[int, str], Sum] = {}
+        self.expert_sums: list[Sum] = []
         self.at = layout.tables_bytes
 
-    def _emit(self, data: Any, *sums: _Sum) -> None:
+    def _emit(self, data: Any, *sums: Sum) -> None:
         for one in sums:
             one.add(data)
         self.out.write(data)
         self.at += len(data)
 
-    def _pad_to(self, offset: int, *sums: _Sum) -> None:
+    def _pad_to(self, offset: int, *sums: Sum) -> None:
         if offset < self.at:
             raise InternalError(f"the layout overlaps at byte {offset}: {self.at} bytes are written")
         if offset > self.at:
@@ -163,17 +155,17 @@ class _Writer:
         """RESIDENT and EXPERTS."""
         sections = {section.type: section for section in self.layout.sections}
         resident, experts = sections["RESIDENT"], sections.get("EXPERTS")
-        whole, run_at = _Sum(), {run.layer: run for run in self.layout.runs}
+        whole, run_at = Sum(), {run.layer: run for run in self.layout.runs}
         for tensor, expert, first, data in self._packed():
             if tensor.expert:
                 run = run_at[tensor.layer]
                 if tensor.role == run.tensors[0].role and first == 0:
                     self._close_expert(resident, whole)
-                    self.expert_sums.append(_Sum())
+                    self.expert_sums.append(Sum())
                 start = tensor.offset + expert * run.bytes
                 sums = [self.expert_sums[-1]]
             else:
-                own = self.tensor_sums.setdefault((tensor.layer, tensor.role), _Sum())
+                own = self.tensor_sums.setdefault((tensor.layer, tensor.role), Sum())
                 start, sums = tensor.offset, [own, whole]
             if first == 0:
                 self._pad_to(start, sums[-1])
@@ -185,7 +177,7 @@ class _Writer:
         if experts:
             self._pad_to(experts.offset + experts.bytes)
 
-    def _close_expert(self, resident: Section, whole: _Sum) -> None:
+    def _close_expert(self, resident: Section, whole: Sum) -> None:
         """Zeros up to the next run, counted to the run that ends (or to RESIDENT before the first one)."""
         if not self.expert_sums:
             self._pad_to(resident.offset + resident.bytes, whole)
@@ -201,88 +193,17 @@ class _Writer:
         """The small sections behind the weights."""
         for section in self.layout.sections:
             if section.type in self.layout.texts:
-                total = _Sum()
+                total = Sum()
                 self._pad_to(section.offset)
                 self._emit(self.layout.texts[section.type], total)
                 self._pad_to(section.offset + section.bytes, total)
                 section.crc, section.digest = total.crc, total.half()
 
 
-def tables(layout: Layout, tensor_sums: dict[tuple[int, str], Any], expert_sums: list[Any]) -> bytes:
-    """Header, section table and table sections; an absent sum is zero."""
-    model, cffi = layout.model, ffi()
-    bodies = {
-        "MODEL": b"".join(_struct("record", **r) for r in model_records(model)),
-        "LAYERS": b"".join(_struct("record", **r) for r in layer_records(model.layers)),
-        "TENSORS": b"".join(_tensor(t, tensor_sums.get((t.layer, t.role))) for t in layout.tensors),
-        "EXPERT_SUMS": b"".join(_struct("expert_sum", crc=s.crc, digest=s.half()) for s in expert_sums),
-        "ROPE": _ropes(model),
-        "ROPE_FRACTIONS": b"".join(f.to_bytes(8, "little") for rope in model.ropes for f in rope.fractions),
-    }
-    image = bytearray(layout.tables_bytes)
-    at = cffi.sizeof("colibri_blob_header")
-    for section in layout.sections:
-        image[at : at + cffi.sizeof("colibri_section")] = _section(section)
-        at += cffi.sizeof("colibri_section")
-        body = bodies.get(section.type, b"")
-        image[section.offset : section.offset + len(body)] = body
-    return _sealed(image, layout)
-
-
-def _struct(name: str, **members: Any) -> bytes:
-    """The bytes of one structure of the format header."""
-    made = ffi().new(f"colibri_{name} *", members)
-    return bytes(ffi().buffer(made))
-
-
-def _section(section: Section) -> bytes:
-    c = constants()
-    flags = 0 if section.type in Layout.TEXTS else c.SECTION_CRITICAL
-    flags |= c.SECTION_TABLE if section.type in Layout.TABLES else 0
-    flags |= c.SECTION_BY_EXPERT if section.type == "EXPERTS" else 0
-    return _struct("section", type=values("colibri_section_type")[section.type], flags=flags, offset=section.offset,
-                   bytes=section.bytes, payload=section.payload, count=section.count,
-                   record_bytes=section.record_bytes, crc=section.crc, digest=section.digest)
-
-
-def _tensor(tensor: Tensor, total: _Sum | None) -> bytes:
-    c, roles = constants(), values("colibri_role")
-    return _struct("tensor", role=roles[tensor.role], second_role=roles.get(tensor.second_role, 0),
-                   kind=kind_value(tensor.kind), layout=c.LAYOUT_VECTOR if tensor.vector else c.LAYOUT_TILES,
-                   layer=tensor.layer, count=tensor.count, rows=tensor.rows, columns=tensor.columns,
-                   group=c.GROUP if tensor.kind in ("q4", "q8") else 0, offset=tensor.offset, bytes=tensor.bytes,
-                   stride=tensor.stride, crc=total.crc if total else 0, digest=total.half() if total else bytes(16))
-
-
-def _ropes(model: Model) -> bytes:
-    out, first = b"", 0
-    for rope in model.ropes:
-        out += _struct("rope", first=first, pairs=len(rope.fractions), interleaved=int(rope.interleaved),
-                       amplitude=f32_bits(rope.amplitude))
-        first += len(rope.fractions)
-    return out
-
-
-def _sealed(image: bytearray, layout: Layout) -> bytes:
-    """The image with its header, whose sums are taken with the sum fields as zero."""
-    c = constants()
-    header = {"magic": c.FORMAT_MAGIC, "version": c.FORMAT_VERSION, "header_bytes": ffi().sizeof("colibri_blob_header"),
-              "section_count": len(layout.sections), "file_bytes": layout.file_bytes,
-              "tables_bytes": layout.tables_bytes}
-    size = header["header_bytes"]
-    image[:size] = _struct("blob_header", **header)
-    total = _Sum()
-    total.add(bytes(image))
-    identity = total.sha.digest()
-    image[:size] = _struct("blob_header", **header, tables_crc=total.crc, identity=identity,
-                           identity_crc=_crc(identity))
-    return bytes(image)
-
-
 def tables_only(model: Model, kinds: Kinds) -> tuple[bytes, int]:
-    """Header and tables of a blob whose weights are not there, and its file size: enough for open and plan."""
+    """Header and tables of a blob whose weights are not there, and its size: enough for open and plan."""
     layout = Layout(model, kinds, {})
-    none = [_Sum() for run in layout.runs for _ in range(run.experts)]
+    none = [Sum() for run in layout.runs for _ in range(run.experts)]
     return tables(layout, {}, none), layout.file_bytes
 
 
@@ -290,12 +211,22 @@ def check_space(folder: Path, needed: int) -> None:
     """Refuse before the work when the disk cannot hold the result."""
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise DoesNotFit(f"{folder}: {free} bytes are free, the blob needs {needed}; make room or choose another "
-                         "folder or smaller --weights")
+        raise DoesNotFit(
+            f"{folder}: {free} bytes are free, the blob needs {needed}; make room or choose another "
+            "folder or smaller --weights"
+        )
 
 
-def write_blob(output: Path, model: Model, kinds: Kinds, source: Source, texts: dict[str, bytes] | None = None,
-               progress: Progress | None = None, overwrite: bool = False, threads: int | None = None) -> Written:
+def write_blob(
+    output: Path,
+    model: Model,
+    kinds: Kinds,
+    source: Source,
+    texts: dict[str, bytes] | None = None,
+    progress: Progress | None = None,
+    overwrite: bool = False,
+    threads: int | None = None,
+) -> Written:
     """Write a blob; `output` appears only when it is complete."""
     output = Path(output)
     if not output.parent.is_dir():
@@ -312,7 +243,9 @@ def write_blob(output: Path, model: Model, kinds: Kinds, source: Source, texts: 
             writer.weights()
             writer.texts()
             if writer.at != layout.file_bytes:
-                raise InternalError(f"{output}: {writer.at} bytes written, the layout says {layout.file_bytes}")
+                raise InternalError(
+                    f"{output}: {writer.at} bytes written, the layout says {layout.file_bytes}"
+                )
             image = tables(layout, writer.tensor_sums, writer.expert_sums)
             out.seek(0)
             out.write(image)
@@ -321,11 +254,10 @@ def write_blob(output: Path, model: Model, kinds: Kinds, source: Source, texts: 
         os.replace(partial, output)
     except OSError as error:
         kind = DoesNotFit if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else InputError
-        raise kind(f"{output}: cannot be written ({error.strerror}); make room or choose another folder") from error
+        raise kind(
+            f"{output}: cannot be written ({error.strerror}); make room or choose another folder"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
     header = ffi().from_buffer("colibri_blob_header *", image)
     return Written(output, bytes(header.identity).hex(), layout.file_bytes, layout)
-
-
-__all__ = ["EVERY_LAYER", "Progress", "Source", "Written", "check_space", "tables", "tables_only", "write_blob"]

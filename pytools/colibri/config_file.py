@@ -1,4 +1,4 @@
-"""A config.json whose fields are asked for one by one, so that what nobody asked for can be refused by name."""
+"""A config.json whose fields are asked for one by one, so that what nobody asked for is refused by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Config:
 
     def refuse(self, name: str, expected: str) -> ConvertError:
         """The error for a field with a value that cannot be used."""
-        return ConvertError(f"{self.subject}: field {name!r} is {shown(self._fields.get(name))}; expected {expected}")
+        return ConvertError(
+            f"{self.subject}: field {name!r} is {shown(self._fields.get(name))}; expected {expected}"
+        )
 
     def take(self, name: str, default: Any = MISSING, null: Any = MISSING) -> Any:
         """A value: `default` if the field is absent, `null` (or else the default) if it is null."""
@@ -41,7 +43,9 @@ class Config:
             return value
         fallback = null if name in self._fields and null is not MISSING else default
         if fallback is MISSING:
-            raise ConvertError(f"{self.subject}: field {name!r} is missing; the model cannot be described without it")
+            raise ConvertError(
+                f"{self.subject}: field {name!r} is missing; the model cannot be described without it"
+            )
         return fallback
 
     def first(self, names: Iterable[str]) -> str:
@@ -53,8 +57,9 @@ class Config:
     def integer(self, name: str, default: Any = MISSING, low: int = 1, null: Any = MISSING) -> Any:
         """A whole number of 32 bits."""
         value = self.take(name, default, null)
-        if self._fields.get(name) is not None and (isinstance(value, bool) or not isinstance(value, int)
-                                                   or not low <= value < 1 << 32):
+        if self._fields.get(name) is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or not low <= value < 1 << 32
+        ):
             raise self.refuse(name, f"a whole number from {low} on")
         return value
 
@@ -92,5 +97,7 @@ class Config:
         """Refuse what nobody understood."""
         unknown = sorted(set(self._fields) - self._used - ignored)
         if unknown:
-            raise ConvertError(f"{self.subject}: field {unknown[0]!r} ({shown(self._fields[unknown[0]])}) is not "
-                               "known; a newer Colibri may read it")
+            raise ConvertError(
+                f"{self.subject}: field {unknown[0]!r} ({shown(self._fields[unknown[0]])}) is not "
+                "known; a newer Colibri may read it"
+            )

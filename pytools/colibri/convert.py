@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from .blobwriter import Progress, Written, write_blob
+from .description import EVERY_LAYER, Model, record
 from .errors import ConvertError, UsageError
 from .families import Described, describe
 from .family_table import IGNORED_TENSORS
-from .format import EVERY_LAYER, Kinds, Model, Tensor, record, required
-from .library import ffi, values, version
+from .format import Kinds, Tensor, required
+from .library import values, version
 from .safetensors_reader import Checkpoint, Entry, parse_json
+from .tables import pack_struct
 
 COMPARE = 1 << 20  # numbers compared at a time where a tied head is there twice
 
@@ -34,22 +36,31 @@ class ConvertOptions:
     embed: str | None = None
     head: str | None = None
     attention: str | None = None
-    ffn: str | None = None        # dense feed-forward and shared experts
+    ffn: str | None = None  # dense feed-forward and shared experts
     experts: str | None = None
-    tokenizer: bool = True        # False: a blob that takes token ids only
+    tokenizer: bool = True  # False: a blob that takes token ids only
     overwrite: bool = False
-    source_name: str = ""         # in the provenance; default: the folder's name
+    source_name: str = ""  # in the provenance; default: the folder's name
     threads: int | None = None
 
     def kinds(self, tied: bool) -> Kinds:
         """The kind of every group of tensors; a tied head has one kind with the embedding."""
-        kinds = Kinds.preset(self.weights, embed=self.embed, head=self.head, attention=self.attention, ffn=self.ffn,
-                             shared=self.ffn, experts=self.experts)
+        kinds = Kinds.preset(
+            self.weights,
+            embed=self.embed,
+            head=self.head,
+            attention=self.attention,
+            ffn=self.ffn,
+            shared=self.ffn,
+            experts=self.experts,
+        )
         if not tied:
             return kinds
         if self.embed and self.head and self.embed != self.head:
-            raise UsageError(f"--embed {self.embed} and --head {self.head}: the model ties both to one tensor; give "
-                             "them the same kind")
+            raise UsageError(
+                f"--embed {self.embed} and --head {self.head}: the model ties both to one tensor; give "
+                "them the same kind"
+            )
         one = self.embed or self.head or kinds.embed
         return replace(kinds, embed=one, head=one)
 
@@ -82,7 +93,9 @@ class _Weights:
         return self.checkpoint.expect(self.described.tensor_name(tensor, expert), self.shape(tensor))
 
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
-        flat = self.checkpoint.floats(self.entry(tensor, expert), first * tensor.columns, count * tensor.columns)
+        flat = self.checkpoint.floats(
+            self.entry(tensor, expert), first * tensor.columns, count * tensor.columns
+        )
         return flat.reshape(count, tensor.columns)
 
     def name(self, tensor: Tensor, expert: int) -> str:
@@ -102,17 +115,22 @@ class _Weights:
             return
         for name, entry in self.checkpoint.entries.items():
             if name not in used and not IGNORED_TENSORS.fullmatch(name):
-                raise ConvertError(f"{entry.file}: tensor {name!r} belongs to nothing that config.json describes; "
-                                   "weights and config do not belong together, or a newer Colibri may know it")
+                raise ConvertError(
+                    f"{entry.file}: tensor {name!r} belongs to nothing that config.json describes; "
+                    "weights and config do not belong together, or a newer Colibri may know it"
+                )
 
     def _zeros(self) -> set[str]:
         """Tensors whose effect the core does not compute: fine as long as they have none."""
-        found = {name: shape for name, shape in self.described.zero_tensors() if name in self.checkpoint.entries}
+        found = {
+            name: shape for name, shape in self.described.zero_tensors() if name in self.checkpoint.entries
+        }
         for name, shape in found.items():
             entry = self.checkpoint.expect(name, shape)
             if self.checkpoint.floats(entry, 0, int(np.prod(shape))).any():
-                raise ConvertError(f"{entry.file}: tensor {name!r} is not zero; this version's router has no "
-                                   "correction bias")
+                raise ConvertError(
+                    f"{entry.file}: tensor {name!r} is not zero; this version's router has no correction bias"
+                )
         return set(found)
 
     def _second_head(self, model: Model) -> set[str]:
@@ -127,8 +145,10 @@ class _Weights:
             count = min(COMPARE, total - first)
             a, b = (self.checkpoint.floats(entry, first, count) for entry in two)
             if not np.array_equal(a.view(np.uint32), b.view(np.uint32)):
-                raise ConvertError(f"{two[0].file}: tensor {name!r} differs from the embedding, but config.json says "
-                                   "tie_word_embeddings; set it to false or remove the tensor")
+                raise ConvertError(
+                    f"{two[0].file}: tensor {name!r} differs from the embedding, but config.json says "
+                    "tie_word_embeddings; set it to false or remove the tensor"
+                )
         return {name}
 
 
@@ -161,15 +181,19 @@ def _tokenizer(folder: Path, settings: dict[str, Any], vocab: int) -> bytes:
 
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ConvertError(f"{path}: is missing; fetch it, or give --no-tokenizer for a blob that takes token ids only")
+        raise ConvertError(
+            f"{path}: is missing; fetch it, or give --no-tokenizer for a blob that takes token ids only"
+        )
     document = _plain(read_document(path))
     entries = document.get("model", {}).get("vocab", {})
     ids = list(entries.values()) if isinstance(entries, dict) else list(range(len(entries)))
     ids += [token.get("id") for token in document.get("added_tokens") or []]
     highest = max((i for i in ids if isinstance(i, int)), default=-1)
     if highest >= vocab:
-        raise ConvertError(f"{path}: has a token with id {highest}, config.json says vocab_size {vocab}; tokenizer and "
-                           "weights do not belong together")
+        raise ConvertError(
+            f"{path}: has a token with id {highest}, config.json says vocab_size {vocab}; tokenizer and "
+            "weights do not belong together"
+        )
     return build_tokenizer_section(document, settings)
 
 
@@ -183,8 +207,10 @@ def _chat_template(folder: Path, settings: dict[str, Any]) -> str:
         named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
         template = named.get("default") or ""
     if not isinstance(template, str):
-        raise ConvertError(f"{folder / 'tokenizer_config.json'}: chat_template is neither a text nor a list with a "
-                           "default; fetch it again")
+        raise ConvertError(
+            f"{folder / 'tokenizer_config.json'}: chat_template is neither a text nor a list with a "
+            "default; fetch it again"
+        )
     return template
 
 
@@ -197,8 +223,13 @@ def _ids(document: dict[str, Any], key: str, vocab: int, subject: Path) -> list[
     return listed
 
 
-_SAMPLING = {"temperature": ("TEMPERATURE", 0, None), "top_k": ("TOP_K", 0, None), "top_p": ("TOP_P", 0, 1),
-             "min_p": ("MIN_P", 0, 1), "repetition_penalty": ("REPETITION", 0, None)}
+_SAMPLING = {
+    "temperature": ("TEMPERATURE", 0, None),
+    "top_k": ("TOP_K", 0, None),
+    "top_p": ("TOP_P", 0, 1),
+    "min_p": ("MIN_P", 0, 1),
+    "repetition_penalty": ("REPETITION", 0, None),
+}
 
 
 def generation_records(folder: Path, config: dict[str, Any], vocab: int) -> bytes:
@@ -209,24 +240,41 @@ def generation_records(folder: Path, config: dict[str, Any], vocab: int) -> byte
     ends = set(_ids(settings, "eos_token_id", vocab, path))
     ends |= set(_ids(config, "eos_token_id", vocab, folder / "config.json"))
     pairs += [("END", end) for end in sorted(ends)]
-    begins = _ids(settings, "bos_token_id", vocab, path) or _ids(config, "bos_token_id", vocab, folder / "config.json")
+    begins = _ids(settings, "bos_token_id", vocab, path) or _ids(
+        config, "bos_token_id", vocab, folder / "config.json"
+    )
     pairs += [("BOS", begin) for begin in begins[:1]]
     for name, (key, low, high) in _SAMPLING.items() if settings.get("do_sample") is True else ():
         value = settings.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, Decimal)) or value < low or (high and value > high):
-            raise ConvertError(f"{path}: {name} is {value!r}; expected a number from {low}" +
-                               (f" to {high}" if high else " on"))
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, Decimal))
+            or value < low
+            or (high and value > high)
+        ):
+            raise ConvertError(
+                f"{path}: {name} is {value!r}; expected a number from {low}"
+                + (f" to {high}" if high else " on")
+            )
         pairs.append((key, int(value) if key == "TOP_K" else float(value)))
     order = values("colibri_generation_key")
-    rows = [record("colibri_generation_key", key, value) for key, value in sorted(pairs, key=lambda p: order[p[0]])]
-    return b"".join(bytes(ffi().buffer(ffi().new("colibri_record *", row))) for row in rows)
+    rows = [
+        record("colibri_generation_key", key, value)
+        for key, value in sorted(pairs, key=lambda p: order[p[0]])
+    ]
+    return b"".join(pack_struct("record", **row) for row in rows)
 
 
 def _provenance(described: Described, options: ConvertOptions, kinds: Kinds, name: str) -> bytes:
-    document = {"source": name, "model_type": described.model_type, "weights": options.weights, "kinds": vars(kinds),
-                "tool": f"colibri {version()}"}
+    document = {
+        "source": name,
+        "model_type": described.model_type,
+        "weights": options.weights,
+        "kinds": vars(kinds),
+        "tool": f"colibri {version()}",
+    }
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -239,13 +287,17 @@ def _texts(folder: Path, config: dict[str, Any], options: ConvertOptions, vocab:
     return texts
 
 
-def convert(source: Path, output: Path, options: ConvertOptions | None = None,
-            patch_description: Callable[[Model], Model | None] | None = None,
-            progress: Progress | None = None) -> ConvertResult:
+def convert(
+    source: Path,
+    output: Path,
+    options: ConvertOptions | None = None,
+    patch_description: Callable[[Model], Model | None] | None = None,
+    progress: Progress | None = None,
+) -> ConvertResult:
     """Convert a folder with config.json, safetensors and tokenizer.json.
 
-    patch_description may change the description before anything is written (tests set wrong switches with it);
-    tensors that are then left over are not an error.
+    patch_description may change the description before anything is written (tests set wrong switches with
+    it); tensors that are then left over are not an error.
     """
     folder, options = Path(source), options or ConvertOptions()
     if not folder.is_dir():
@@ -262,5 +314,7 @@ def convert(source: Path, output: Path, options: ConvertOptions | None = None,
         texts = _texts(folder, config, options, model.vocab)
         name = options.source_name or re.sub(r"\s+", " ", folder.resolve().name)
         texts["PROVENANCE"] = _provenance(described, options, kinds, name)
-        written = write_blob(output, model, kinds, weights, texts, progress, options.overwrite, options.threads)
+        written = write_blob(
+            output, model, kinds, weights, texts, progress, options.overwrite, options.threads
+        )
     return ConvertResult(written, described, kinds, {key: len(data) for key, data in texts.items() if data})

@@ -1,7 +1,7 @@
 """From a config.json to a description of the model.
 
-Every field of a config is understood, known to be without effect, or refused by name. The core knows no family:
-all that differs between them is in family_table.py and ends here, as records of the blob.
+Every field of a config is understood, known to be without effect, or refused by name. The core knows no
+family: all that differs between them is in family_table.py and ends here, as records of the blob.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from decimal import Context, Decimal, localcontext
 from typing import Any
 
 from .config_file import Config, shown
+from .description import Layer, Model, Rope
 from .errors import ConvertError
 from .family_table import FAMILIES, FIXED, IGNORED, REFUSED, Family, Moe, layer_prefix, source_name
-from .format import Layer, Model, Rope, Tensor
+from .format import Tensor
 from .library import constants
 from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
 
@@ -50,8 +51,10 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     if kind in REFUSED:
         raise ConvertError(f"{subject}: model_type {kind!r} cannot be converted: {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        raise ConvertError(f"{subject}: model_type {shown(kind)} is not known; this version converts "
-                           f"{', '.join(sorted(FAMILIES))}")
+        raise ConvertError(
+            f"{subject}: model_type {shown(kind)} is not known; this version converts "
+            f"{', '.join(sorted(FAMILIES))}"
+        )
     family = FAMILIES[kind]
     for name, value in {**FIXED, **family.fixed}.items():
         config.fix(name, value)
@@ -69,8 +72,14 @@ def _model(config: Config, family: Family) -> Model:
     windows = _windows(config, family, layers)
     dense_ff = config.integer("intermediate_size")
     sparse = _sparse_layers(config, family.moe, layers)
-    model = Model(config.integer("vocab_size"), hidden, context, eps, ropes=[rope],
-                  tied=config.boolean("tie_word_embeddings", family.tied))
+    model = Model(
+        config.integer("vocab_size"),
+        hidden,
+        context,
+        eps,
+        ropes=[rope],
+        tied=config.boolean("tie_word_embeddings", family.tied),
+    )
     for number in range(layers):
         layer = replace(base, window=windows[number])
         if family.moe and sparse[number]:
@@ -92,21 +101,36 @@ def _attention(config: Config, family: Family, hidden: int, eps: float) -> Layer
     head_dim = config.integer("head_dim", family.head_dim, null=0)
     if not head_dim:
         if hidden % heads:
-            raise config.refuse("hidden_size", f"a multiple of num_attention_heads {heads}, for there is no head_dim")
+            raise config.refuse(
+                "hidden_size", f"a multiple of num_attention_heads {heads}, for there is no head_dim"
+            )
         head_dim = hidden // heads
-    biased = config.boolean(family.bias_field, family.bias_default) if family.bias_field else bool(family.biases)
+    biased = (
+        config.boolean(family.bias_field, family.bias_default) if family.bias_field else bool(family.biases)
+    )
     biases = sum(getattr(c, "BIAS_" + letter.upper()) for letter in family.biases) if biased else 0
     normed = config.boolean(family.qk_norm_field, False) if family.qk_norm_field else family.qk_norm
-    return Layer(attention=c.ATTENTION_GQA, heads=heads, kv_heads=kv_heads, head_dim=head_dim, rope=0,
-                 score_scale=inverse_root(head_dim), norm_eps=eps, biases=biases, activation=c.ACTIVATION_SILU,
-                 qk_norm=c.QK_NORM_HEAD if normed else c.QK_NORM_NONE)
+    return Layer(
+        attention=c.ATTENTION_GQA,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        rope=0,
+        score_scale=inverse_root(head_dim),
+        norm_eps=eps,
+        biases=biases,
+        activation=c.ACTIVATION_SILU,
+        qk_norm=c.QK_NORM_HEAD if normed else c.QK_NORM_NONE,
+    )
 
 
 def _rope(config: Config, family: Family, head_dim: int, context: int) -> Rope:
     """Both spellings: rope_parameters, or rope_theta with rope_scaling."""
     new, old = config.take("rope_parameters", None), config.take("rope_scaling", None)
     if new and old:
-        raise config.refuse("rope_scaling", "no such field beside rope_parameters: two answers to one question")
+        raise config.refuse(
+            "rope_scaling", "no such field beside rope_parameters: two answers to one question"
+        )
     fields = new or old or {}
     if not isinstance(fields, dict) or any(isinstance(value, (dict, list)) for value in fields.values()):
         raise config.refuse("rope_parameters" if new else "rope_scaling", "one set of numbers for all layers")
@@ -141,7 +165,10 @@ def _windows(config: Config, family: Family, layers: int) -> list[int | None]:
             raise config.refuse("sliding_window", "a width, for use_sliding_window is true")
     if family.window in ("always", "switch"):
         return [size if switched else None] * layers
-    border, kinds = config.integer("max_window_layers", family.window_border, low=0), config.items("layer_types", str)
+    border, kinds = (
+        config.integer("max_window_layers", family.window_border, low=0),
+        config.items("layer_types", str),
+    )
     if kinds is None:
         even = family.window == "even layers"
         inside = [n % 2 == 0 and n < border if even else n >= border for n in range(layers)]
@@ -165,7 +192,10 @@ def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
     if moe.layers == "after first":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
         return [n >= first for n in numbers]
-    start, interval = config.integer("moe_layer_start_index", 1, low=0), config.integer("moe_layer_interval", 1)
+    start, interval = (
+        config.integer("moe_layer_start_index", 1, low=0),
+        config.integer("moe_layer_interval", 1),
+    )
     end = config.integer("moe_layer_end_index", -1, low=-1)
     end = layers - 1 if end == -1 else end
     return [start <= n <= end and (n + 1) % interval == 0 for n in numbers]
@@ -205,13 +235,15 @@ def _shared_expert(config: Config, moe: Moe, layer: Layer) -> None:
 
 def _multipliers(config: Config, model: Model) -> None:
     """A multiplier of 1 is none."""
+
     def read(name: str) -> Decimal:
         return config.positive(name, 1)
 
     with localcontext(Context(prec=DIGITS)):
         factors = {"embed": read("embedding_multiplier"), "logit": 1 / read("logits_scaling")}
         model.embed_multiplier, model.logit_multiplier = (
-            None if factor == 1 else nearest_f32(factor) for factor in factors.values())
+            None if factor == 1 else nearest_f32(factor) for factor in factors.values()
+        )
         residual = decimal(read("residual_multiplier"))
         for layer in model.layers:
             layer.residual_multiplier = None if residual == 1 else nearest_f32(residual)

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .format import EVERY_LAYER, Tensor
+from .description import EVERY_LAYER
+from .format import Tensor
 
 
 @dataclass(frozen=True)
@@ -22,18 +23,20 @@ class Moe:
     ff: str = "moe_intermediate_size"
     block: str = "mlp"
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-    layers: str = "step"                 # "all", "step", "after first", "range": see families._sparse_layers
-    dense_first: int = 0                 # default of first_k_dense_replace
+    layers: str = "step"  # "all", "step", "after first", "range": see families._sparse_layers
+    dense_first: int = 0  # default of first_k_dense_replace
     score: str = "SOFTMAX"
     renormalise: str = "norm_topk_prob"  # config field; empty: always
     renormalise_default: bool = False
-    scale: str = ""                      # config field that multiplies the weights
-    eps: str = ""                        # added to their sum
-    shared: str = ""                     # config field of the shared expert
-    shared_counts: int | None = None     # None: the field is a width; else the default number of experts it counts
+    scale: str = ""  # config field that multiplies the weights
+    eps: str = ""  # added to their sum
+    shared: str = ""  # config field of the shared expert
+    shared_counts: int | None = (
+        None  # None: the field is a width; else the default number of experts it counts
+    )
     shared_block: str = "shared_expert"
     shared_gate: bool = False
-    correction: str = ""                 # tensor of the router that must be zero, below the block
+    correction: str = ""  # tensor of the router that must be zero, below the block
     correction_shape: tuple[int, ...] = ()  # what stands before [experts]
 
 
@@ -42,74 +45,151 @@ class Family:
     """One model_type."""
 
     theta: int = 10000
-    kv_heads: int = 0              # what an absent num_key_value_heads means; 0: heads
-    head_dim: int = 0              # what an absent head_dim means; 0: hidden_size / heads
+    kv_heads: int = 0  # what an absent num_key_value_heads means; 0: heads
+    head_dim: int = 0  # what an absent head_dim means; 0: hidden_size / heads
     tied: bool = False
-    biases: str = ""               # letters of the projections with a bias
-    bias_field: str = ""           # config field that switches them; empty: always
+    biases: str = ""  # letters of the projections with a bias
+    bias_field: str = ""  # config field that switches them; empty: always
     bias_default: bool = False
     qk_norm: bool = False
     qk_norm_field: str = ""
-    window: str = ""               # "", "always", "switch", "upper layers", "even layers", "upper layers, always"
+    window: str = ""  # "", "always", "switch", "upper layers", "even layers", "upper layers, always"
     window_size: int | None = None  # what an absent sliding_window means
-    window_border: int = 28        # what an absent max_window_layers means
+    window_border: int = 28  # what an absent max_window_layers means
     interleaved: bool = False
-    partial: str = "1"             # default share of head_dim that is rotated; "1": no other is known
-    multipliers: bool = False      # embedding, residual, attention and logits
+    partial: str = "1"  # default share of head_dim that is rotated; "1": no other is known
+    multipliers: bool = False  # embedding, residual, attention and logits
     moe: Moe | None = None
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # fields that must have this value if they are there
+    fixed: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # fields that must have this value if they are there
     ignored: frozenset[str] = frozenset()
 
 
-_DEEPSEEK_ROUTER = {"experts": ("n_routed_experts", "num_local_experts", "num_experts"), "score": "SIGMOID",
-                    "scale": "routed_scaling_factor", "eps": "1e-20", "layers": "after first",
-                    "shared": "n_shared_experts", "shared_block": "shared_experts",
-                    "correction": "gate.e_score_correction_bias"}
+_DEEPSEEK_ROUTER: dict[str, Any] = {
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+    "score": "SIGMOID",
+    "scale": "routed_scaling_factor",
+    "eps": "1e-20",
+    "layers": "after first",
+    "shared": "n_shared_experts",
+    "shared_block": "shared_experts",
+    "correction": "gate.e_score_correction_bias",
+}
 _ONE_GROUP = {"n_group": 1, "topk_group": 1}
-_QKVO = {"biases": "qkvo", "bias_field": "attention_bias"}
+_QKVO: dict[str, Any] = {"biases": "qkvo", "bias_field": "attention_bias"}
 
 FAMILIES = {
     "llama": Family(**_QKVO, fixed={"mlp_bias": False}, ignored=frozenset({"pretraining_tp"})),
     "mistral": Family(kv_heads=8, window="always", window_size=4096),
     "qwen2": Family(kv_heads=32, biases="qkv", window="upper layers", window_size=4096),
-    "qwen3": Family(**_QKVO, kv_heads=32, head_dim=128, qk_norm=True, window="upper layers", window_size=4096),
+    "qwen3": Family(
+        **_QKVO, kv_heads=32, head_dim=128, qk_norm=True, window="upper layers", window_size=4096
+    ),
     "granite": Family(**_QKVO, multipliers=True, fixed={"mlp_bias": False}),
-    "ernie4_5": Family(theta=500000, kv_heads=2, head_dim=128, tied=True, interleaved=True,
-                       fixed={"use_bias": False}),
-    "mixtral": Family(theta=1000000, kv_heads=8, window="always", ignored=frozenset({"router_jitter_noise"}),
-                      moe=Moe(experts=("num_local_experts", "num_experts"), ff="intermediate_size", layers="all",
-                              block="block_sparse_moe", parts=("w1", "w3", "w2"), renormalise="")),
-    "qwen2_moe": Family(kv_heads=16, biases="qkv", bias_field="qkv_bias", bias_default=True, window="even layers",
-                        window_size=4096,
-                        moe=Moe(shared="shared_expert_intermediate_size", shared_gate=True)),
-    "qwen3_moe": Family(**_QKVO, kv_heads=4, qk_norm=True, window="switch", window_size=4096, moe=Moe(),
-                        ignored=frozenset({"max_window_layers"})),
-    "ernie4_5_moe": Family(theta=500000, kv_heads=4, tied=True, interleaved=True, fixed={"use_bias": False},
-                           moe=Moe(experts=("moe_num_experts", "num_experts"), top_k="moe_k", layers="range",
-                                   renormalise="", shared="moe_num_shared_experts", shared_counts=2,
-                                   shared_block="shared_experts", correction="moe_statics.e_score_correction_bias",
-                                   correction_shape=(1,))),
-    "dots1": Family(**_QKVO, kv_heads=32, qk_norm=True, window="upper layers, always", window_size=4096,
-                    window_border=62, fixed=_ONE_GROUP, moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=0)),
-    "glm4_moe": Family(kv_heads=8, biases="qkv", bias_field="attention_bias", qk_norm_field="use_qk_norm",
-                       partial="0.5", fixed={**_ONE_GROUP, "num_nextn_predict_layers": 0, "num_mtp_layers": 0},
-                       moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=1, dense_first=1, renormalise_default=True)),
+    "ernie4_5": Family(
+        theta=500000, kv_heads=2, head_dim=128, tied=True, interleaved=True, fixed={"use_bias": False}
+    ),
+    "mixtral": Family(
+        theta=1000000,
+        kv_heads=8,
+        window="always",
+        ignored=frozenset({"router_jitter_noise"}),
+        moe=Moe(
+            experts=("num_local_experts", "num_experts"),
+            ff="intermediate_size",
+            layers="all",
+            block="block_sparse_moe",
+            parts=("w1", "w3", "w2"),
+            renormalise="",
+        ),
+    ),
+    "qwen2_moe": Family(
+        kv_heads=16,
+        biases="qkv",
+        bias_field="qkv_bias",
+        bias_default=True,
+        window="even layers",
+        window_size=4096,
+        moe=Moe(shared="shared_expert_intermediate_size", shared_gate=True),
+    ),
+    "qwen3_moe": Family(
+        **_QKVO,
+        kv_heads=4,
+        qk_norm=True,
+        window="switch",
+        window_size=4096,
+        moe=Moe(),
+        ignored=frozenset({"max_window_layers"}),
+    ),
+    "ernie4_5_moe": Family(
+        theta=500000,
+        kv_heads=4,
+        tied=True,
+        interleaved=True,
+        fixed={"use_bias": False},
+        moe=Moe(
+            experts=("moe_num_experts", "num_experts"),
+            top_k="moe_k",
+            layers="range",
+            renormalise="",
+            shared="moe_num_shared_experts",
+            shared_counts=2,
+            shared_block="shared_experts",
+            correction="moe_statics.e_score_correction_bias",
+            correction_shape=(1,),
+        ),
+    ),
+    "dots1": Family(
+        **_QKVO,
+        kv_heads=32,
+        qk_norm=True,
+        window="upper layers, always",
+        window_size=4096,
+        window_border=62,
+        fixed=_ONE_GROUP,
+        moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=0),
+    ),
+    "glm4_moe": Family(
+        kv_heads=8,
+        biases="qkv",
+        bias_field="attention_bias",
+        qk_norm_field="use_qk_norm",
+        partial="0.5",
+        fixed={**_ONE_GROUP, "num_nextn_predict_layers": 0, "num_mtp_layers": 0},
+        moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=1, dense_first=1, renormalise_default=True),
+    ),
 }
 REFUSED = {
     "olmoe": "it normalises queries and keys over their whole width, which has no switch in this version",
 }
 # Without effect on the logits.
-IGNORED = frozenset("""
-    _name_or_path architectures attention_dropout bos_token_id chunk_size_feed_forward dtype eos_token_id
-    initializer_range is_llama_config model_type output_router_logits pad_token_id router_aux_loss_coef torch_dtype
-    transformers.js_config transformers_version unsloth_fixed use_cache _attn_implementation_autoset
-    output_attentions output_hidden_states return_dict id2label label2id problem_type
-""".split())
-FIXED = {"hidden_act": "silu", "quantization_config": None, "rope_interleaved": False, "is_encoder_decoder": False,
-         "add_cross_attention": False, "is_decoder": False, "tie_encoder_decoder": False, "auto_map": None}
+IGNORED = frozenset(
+    """
+    _attn_implementation_autoset _name_or_path architectures attention_dropout bos_token_id
+    chunk_size_feed_forward dtype eos_token_id id2label initializer_range is_llama_config label2id model_type
+    output_attentions output_hidden_states output_router_logits pad_token_id problem_type return_dict
+    router_aux_loss_coef torch_dtype transformers.js_config transformers_version unsloth_fixed use_cache
+    """.split()
+)
+FIXED = {
+    "hidden_act": "silu",
+    "quantization_config": None,
+    "rope_interleaved": False,
+    "is_encoder_decoder": False,
+    "add_cross_attention": False,
+    "is_decoder": False,
+    "tie_encoder_decoder": False,
+    "auto_map": None,
+}
 # Buffers of old checkpoints; the frequencies come from the config.
 IGNORED_TENSORS = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 
+_OF_THE_MODEL = {
+    "EMBED": "model.embed_tokens.weight",
+    "FINAL_NORM": "model.norm.weight",
+    "HEAD": "lm_head.weight",
+}
 _GATED = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -122,10 +202,14 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
     """The name a family gives to a matrix or vector."""
     role = tensor.role
     if tensor.layer == EVERY_LAYER:
-        return {"EMBED": "model.embed_tokens.weight", "FINAL_NORM": "model.norm.weight", "HEAD": "lm_head.weight"}[role]
+        return _OF_THE_MODEL[role]
     moe = family.moe or Moe()
-    fixed = {"ATTENTION_NORM": "input_layernorm.weight", "FFN_NORM": "post_attention_layernorm.weight",
-             "ROUTER": f"{moe.block}.gate.weight", "SHARED_SWITCH": f"{moe.block}.{moe.shared_block}_gate.weight"}
+    fixed = {
+        "ATTENTION_NORM": "input_layernorm.weight",
+        "FFN_NORM": "post_attention_layernorm.weight",
+        "ROUTER": f"{moe.block}.gate.weight",
+        "SHARED_SWITCH": f"{moe.block}.{moe.shared_block}_gate.weight",
+    }
     if role in fixed:
         name = fixed[role]
     elif role in ("Q", "K", "V", "O"):
@@ -137,7 +221,10 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
     else:
         kind, _, part = role.rpartition("_")
         which = ("GATE", "UP", "DOWN").index(part)
-        block, parts = {"EXPERT": (f"{moe.block}.experts.{expert}", moe.parts),
-                        "SHARED": (f"{moe.block}.{moe.shared_block}", _GATED), "": ("mlp", _GATED)}[kind]
+        block, parts = {
+            "EXPERT": (f"{moe.block}.experts.{expert}", moe.parts),
+            "SHARED": (f"{moe.block}.{moe.shared_block}", _GATED),
+            "": ("mlp", _GATED),
+        }[kind]
         name = f"{block}.{parts[which]}.weight"
     return layer_prefix(tensor.layer) + name

@@ -1,130 +1,33 @@
-"""A model's description, and the layout that follows from it.
-
-`Model` and `Layer` say what a blob's tables say; their field names are the keys of core/blob/colibri_format.h in
-lower case, and None means that the record is absent. From a description follows which tensors must exist
-(`required`), and from that and the kinds follows where every byte of the file lies (`Layout`).
-"""
+"""From a description to a layout: which tensors must exist, in which kind, and where everything lies."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from .description import EVERY_LAYER, Layer, Model, Rope, layer_records, model_records
 from .errors import InternalError, UsageError
-from .library import constants, ffi, key_types, load, values
+from .library import constants, ffi, load, values
 
-EVERY_LAYER = 0xFFFFFFFF
+__all__ = [
+    "EVERY_LAYER",
+    "KINDS",
+    "Kinds",
+    "Layer",
+    "Layout",
+    "Model",
+    "Rope",
+    "Run",
+    "Section",
+    "Tensor",
+    "align",
+    "kind_value",
+    "packed_bytes",
+    "required",
+]
+
 KINDS = ("f32", "f16", "q8", "q4")
-
-
-@dataclass(frozen=True)
-class Rope:
-    """One rope kind: a fraction of a turn per pair, and the amplitude of cosine and sine."""
-
-    fractions: tuple[int, ...]
-    interleaved: bool = False
-    amplitude: float = 1.0
-
-
-@dataclass
-class Layer:
-    """One layer; field names are the layer keys of the format, None is an absent record."""
-
-    attention: int | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    rope: int | None = None
-    window: int | None = None
-    score_scale: float | None = None
-    qk_norm: int | None = None
-    norm_eps: float | None = None
-    biases: int | None = None
-    ffn: int | None = None
-    activation: int | None = None
-    ff: int | None = None
-    experts: int | None = None
-    top_k: int | None = None
-    router_score: int | None = None
-    router_renormalise: int | None = None
-    router_scale: float | None = None
-    router_eps: float | None = None
-    shared_ff: int | None = None
-    shared_gate: int | None = None
-    residual_multiplier: float | None = None
-    expert_run: int | None = None  # filled in by Layout
-
-    @property
-    def moe(self) -> bool:
-        """Whether the layer has routed experts."""
-        return self.ffn == constants().FFN_MOE
-
-
-@dataclass
-class Model:
-    """A whole model; the first fields are the model keys of the format."""
-
-    vocab: int
-    hidden: int
-    trained_context: int | None = None
-    final_eps: float | None = None
-    embed_multiplier: float | None = None
-    logit_multiplier: float | None = None
-    tied: bool = False
-    layers: list[Layer] = field(default_factory=list)
-    ropes: list[Rope] = field(default_factory=list)
-
-
-# What may be left unread without changing an answer; everything else must be understood.
-_MAY_SKIP = {("colibri_model_key", "TRAINED_CONTEXT")}
-
-
-def f32_bits(value: float) -> int:
-    """The bits of a float32."""
-    return struct.unpack("<I", struct.pack("<f", value))[0]
-
-
-def f32_of(bits: int) -> float:
-    """The float32 of its bits."""
-    return struct.unpack("<f", struct.pack("<I", bits & 0xFFFFFFFF))[0]
-
-
-def record(enum: str, key: str, value: Any, layer: int = EVERY_LAYER) -> dict[str, int]:
-    """One typed value as the fields of colibri_record."""
-    c = constants()
-    kind = key_types(enum)[key]
-    must = 0 if (enum, key) in _MAY_SKIP or enum == "colibri_generation_key" else c.RECORD_MUST
-    raw = f32_bits(value) if kind == "f32" else int(value)
-    return {"layer": layer, "key": values(enum)[key], "type": getattr(c, "TYPE_" + kind.upper()), "flags": must,
-            "value": raw}
-
-
-def model_records(model: Model) -> list[dict[str, int]]:
-    """The MODEL section."""
-    out = []
-    for key in key_types("colibri_model_key"):
-        value = len(model.layers) if key == "LAYERS" else getattr(model, key.lower())
-        if value is not None:
-            out.append(record("colibri_model_key", key, value))
-    return sorted(out, key=lambda r: r["key"])
-
-
-def layer_records(layers: list[Layer]) -> list[dict[str, int]]:
-    """The LAYERS section: what all layers share comes once, then what is a layer's own."""
-    rows = []
-    for number, layer in enumerate(layers):
-        pairs = ((key, getattr(layer, key.lower())) for key in key_types("colibri_layer_key"))
-        made = [record("colibri_layer_key", key, value, number) for key, value in pairs if value is not None]
-        rows.append({r["key"]: r for r in made})
-    common = []
-    for key, first in sorted(rows[0].items()):
-        everywhere = [row[key]["value"] for row in rows if key in row]
-        if len(everywhere) == len(rows) and len(set(everywhere)) == 1:
-            common.append({**first, "layer": EVERY_LAYER})
-    shared = {r["key"] for r in common}
-    return common + [row[key] for row in rows for key in sorted(row) if key not in shared]
 
 
 @dataclass(frozen=True)
@@ -160,9 +63,23 @@ class Kinds:
         return getattr(self, group) if group else "f32"
 
 
-_GROUPS = {"EMBED": "embed", "HEAD": "head", "Q": "attention", "K": "attention", "V": "attention", "O": "attention",
-           "GATE": "ffn", "UP": "ffn", "DOWN": "ffn", "EXPERT_GATE": "experts", "EXPERT_UP": "experts",
-           "EXPERT_DOWN": "experts", "SHARED_GATE": "shared", "SHARED_UP": "shared", "SHARED_DOWN": "shared"}
+_GROUPS = {
+    "EMBED": "embed",
+    "HEAD": "head",
+    "Q": "attention",
+    "K": "attention",
+    "V": "attention",
+    "O": "attention",
+    "GATE": "ffn",
+    "UP": "ffn",
+    "DOWN": "ffn",
+    "EXPERT_GATE": "experts",
+    "EXPERT_UP": "experts",
+    "EXPERT_DOWN": "experts",
+    "SHARED_GATE": "shared",
+    "SHARED_UP": "shared",
+    "SHARED_DOWN": "shared",
+}
 
 
 @dataclass(frozen=True)
@@ -194,26 +111,33 @@ class Tensor:
 
 def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
     c = constants()
-    wide, narrow = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
+    wide, narrow = (
+        layer.need("heads") * layer.need("head_dim"),
+        layer.need("kv_heads") * layer.need("head_dim"),
+    )
 
     def vector(role: str, columns: int) -> Tensor:
         return Tensor(role, number, 1, columns, vector=True)
 
     yield vector("ATTENTION_NORM", hidden)
-    for role, rows, columns, bit in (("Q", wide, hidden, c.BIAS_Q), ("K", narrow, hidden, c.BIAS_K),
-                                     ("V", narrow, hidden, c.BIAS_V), ("O", hidden, wide, c.BIAS_O)):
+    for role, rows, columns, bit in (
+        ("Q", wide, hidden, c.BIAS_Q),
+        ("K", narrow, hidden, c.BIAS_K),
+        ("V", narrow, hidden, c.BIAS_V),
+        ("O", hidden, wide, c.BIAS_O),
+    ):
         yield Tensor(role, number, rows, columns)
         if (layer.biases or 0) & bit:
             yield vector(role + "_BIAS", rows)
     if layer.qk_norm:
-        yield vector("Q_NORM", layer.head_dim)
-        yield vector("K_NORM", layer.head_dim)
+        yield vector("Q_NORM", layer.need("head_dim"))
+        yield vector("K_NORM", layer.need("head_dim"))
     yield vector("FFN_NORM", hidden)
     if not layer.moe:
-        yield from _gated("", number, layer.ff, hidden, 1)
+        yield from _gated("", number, layer.need("ff"), hidden, 1)
         return
-    yield Tensor("ROUTER", number, layer.experts, hidden)
-    yield from _gated("EXPERT_", number, layer.ff, hidden, layer.experts)
+    yield Tensor("ROUTER", number, layer.need("experts"), hidden)
+    yield from _gated("EXPERT_", number, layer.need("ff"), hidden, layer.need("experts"))
     if layer.shared_ff:
         yield from _gated("SHARED_", number, layer.shared_ff, hidden, 1)
         if layer.shared_gate:
@@ -226,9 +150,11 @@ def _gated(prefix: str, number: int, ff: int, hidden: int, count: int) -> Iterat
 
 
 def required(model: Model) -> list[Tensor]:
-    """The tensors a description needs, in the order of the table: the model's, then layer by layer, by role."""
-    out = [Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden, second_role="HEAD" if model.tied else ""),
-           Tensor("FINAL_NORM", EVERY_LAYER, 1, model.hidden, vector=True)]
+    """The tensors a description needs, in table order: the model's, then layer by layer, by role."""
+    out = [
+        Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden, second_role="HEAD" if model.tied else ""),
+        Tensor("FINAL_NORM", EVERY_LAYER, 1, model.hidden, vector=True),
+    ]
     if not model.tied:
         out.append(Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden))
     for number, layer in enumerate(model.layers):
@@ -340,14 +266,16 @@ class Layout:
     def _place_tables(self, tensors: int) -> None:
         c, size = constants(), ffi().sizeof
         model = self.model
-        sums = sum(layer.experts for layer in model.layers if layer.moe)
+        sums = sum(layer.need("experts") for layer in model.layers if layer.moe)
         fractions = sum(len(rope.fractions) for rope in model.ropes)
-        rows = (("MODEL", len(model_records(model)), size("colibri_record")),
-                ("LAYERS", len(layer_records(model.layers)), size("colibri_record")),
-                ("TENSORS", tensors, size("colibri_tensor")),
-                ("EXPERT_SUMS", sums, size("colibri_expert_sum")),
-                ("ROPE", len(model.ropes), size("colibri_rope")),
-                ("ROPE_FRACTIONS", fractions, size("uint64_t")))
+        rows = (
+            ("MODEL", len(model_records(model)), size("colibri_record")),
+            ("LAYERS", len(layer_records(model.layers)), size("colibri_record")),
+            ("TENSORS", tensors, size("colibri_tensor")),
+            ("EXPERT_SUMS", sums, size("colibri_expert_sum")),
+            ("ROPE", len(model.ropes), size("colibri_rope")),
+            ("ROPE_FRACTIONS", fractions, size("uint64_t")),
+        )
         present = [row for row in rows if row[1]]
         number = len(present) + 1 + (sums > 0) + len(self.texts)
         self._first = size("colibri_blob_header") + number * size("colibri_section")
@@ -370,13 +298,17 @@ class Layout:
         moe = [(number, layer) for number, layer in enumerate(self.model.layers) if layer.moe]
         if not moe:
             return
-        section = self._add("EXPERTS", sum(la.experts * la.expert_run for _, la in moe), c.EXPERT_ALIGN)
+        section = self._add(
+            "EXPERTS", sum(la.need("experts") * la.need("expert_run") for _, la in moe), c.EXPERT_ALIGN
+        )
         offset = section.offset
         for number, layer in moe:
             inside, placed = 0, []
             for tensor in (t for t in tensors if t.layer == number):
-                placed.append(replace(tensor, offset=offset + inside, stride=layer.expert_run))
+                placed.append(replace(tensor, offset=offset + inside, stride=layer.need("expert_run")))
                 inside += align(tensor.bytes, c.TENSOR_ALIGN)
             self.tensors.extend(placed)
-            self.runs.append(Run(number, layer.experts, offset, layer.expert_run, tuple(placed)))
-            offset += layer.experts * layer.expert_run
+            self.runs.append(
+                Run(number, layer.need("experts"), offset, layer.need("expert_run"), tuple(placed))
+            )
+            offset += layer.need("experts") * layer.need("expert_run")

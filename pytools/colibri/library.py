@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +45,7 @@ def header_path(name: str) -> Path:
     return shipped
 
 
-@lru_cache(maxsize=None)
+@cache
 def header_text(name: str) -> str:
     """A header as it is."""
     return header_path(name).read_text(encoding="utf-8")
@@ -54,7 +54,8 @@ def header_text(name: str) -> str:
 def declarations(text: str) -> str:
     """A C header of ours without what cffi cannot read: comments, conditions, attributes, our two macros.
 
-    COLIBRI_POINTER(type, name) becomes `type name`; enums without a name get one, so that they can be asked for.
+    COLIBRI_POINTER(type, name) becomes `type name`; enums without a name get one, so that they can be asked
+    for.
     """
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     text = re.sub(r"^[ \t]*#[ \t]*ifdef[ \t]+__cplusplus.*?^[ \t]*#[ \t]*endif", "", text, flags=re.S | re.M)
@@ -74,7 +75,7 @@ def declarations(text: str) -> str:
     return re.sub(r"\benum\s*\{", lambda _: f"enum colibri_anonymous_{next(numbers)} {{", text)
 
 
-@lru_cache(maxsize=None)
+@cache
 def ffi() -> Any:
     """cffi with all declarations of the two headers."""
     maker = cffi.FFI()
@@ -83,14 +84,14 @@ def ffi() -> Any:
     return maker
 
 
-@lru_cache(maxsize=None)
+@cache
 def enums() -> dict[str, dict[str, int]]:
     """Enum name -> (full identifier -> value), for every enum of the headers."""
     found = re.findall(r"\benum\s+(\w+)\s*\{", "\n".join(declarations(header_text(name)) for name in HEADERS))
     return {name: dict(ffi().typeof(f"enum {name}").relements) for name in found}
 
 
-@lru_cache(maxsize=None)
+@cache
 def constants() -> SimpleNamespace:
     """Every enum constant and integer macro without its COLIBRI_: constants().SECTION_MODEL."""
     values: dict[str, int] = {}
@@ -102,7 +103,7 @@ def constants() -> SimpleNamespace:
     return SimpleNamespace(**values)
 
 
-@lru_cache(maxsize=None)
+@cache
 def names(enum: str) -> dict[int, str]:
     """Value -> short name of one enum: names("colibri_role")[11] is "Q"."""
     elements = enums()[enum]
@@ -115,20 +116,22 @@ def names(enum: str) -> dict[int, str]:
     return {value: name.removeprefix(prefix) for name, value in elements.items()}
 
 
-@lru_cache(maxsize=None)
+@cache
 def values(enum: str) -> dict[str, int]:
     """Short name -> value of one enum."""
     return {name: value for value, name in names(enum).items()}
 
 
-@lru_cache(maxsize=None)
+@cache
 def key_types(enum: str) -> dict[str, str]:
     """Short name -> "u32", "f32" or "u64" of the record keys of one enum, read from the header's comments.
 
     Keys marked as reserved there are left out: nothing writes them yet.
     """
     full = {identifier: name for identifier, name in zip(enums()[enum], names(enum).values(), strict=True)}
-    lines = re.findall(r"\b(COLIBRI_\w+)\s*=\s*\d+\s*,?\s*/\*\s*(u32|f32|u64)\b", header_text("colibri_format.h"))
+    lines = re.findall(
+        r"\b(COLIBRI_\w+)\s*=\s*\d+\s*,?\s*/\*\s*(u32|f32|u64)\b", header_text("colibri_format.h")
+    )
     return {full[identifier]: kind for identifier, kind in lines if identifier in full}
 
 
@@ -143,7 +146,9 @@ def library_path() -> Path:
     named = os.environ.get("COLIBRI_LIBRARY")
     if named:
         if not Path(named).is_file():
-            raise MissingTool(f"COLIBRI_LIBRARY={named}: no such file; build it with `python -m SCons` or unset it")
+            raise MissingTool(
+                f"COLIBRI_LIBRARY={named}: no such file; build it with `python -m SCons` or unset it"
+            )
         return Path(named)
     target = f"linux_{platform.machine()}"
     places = [data_folder() / target / "libcolibri.so"]
@@ -153,10 +158,12 @@ def library_path() -> Path:
     for place in places:
         if place.is_file():
             return place
-    raise MissingTool(f"libcolibri.so for {target} is not here; build it with `python -m SCons` in the source tree")
+    raise MissingTool(
+        f"libcolibri.so for {target} is not here; build it with `python -m SCons` in the source tree"
+    )
 
 
-@lru_cache(maxsize=None)
+@cache
 def load() -> Any:
     """The shared library, checked to be of the headers' ABI."""
     path = library_path()
@@ -165,12 +172,20 @@ def load() -> Any:
         numbers = ffi().new("uint32_t[3]")
         library.colibri_version(numbers, numbers + 1, numbers + 2)
     except (OSError, AttributeError) as error:
-        raise MissingTool(f"{path}: cannot be loaded ({error}); build it again with `python -m SCons`") from None
+        raise MissingTool(
+            f"{path}: cannot be loaded ({error}); build it again with `python -m SCons`"
+        ) from None
     c = constants()
-    expected = (c.VERSION_MAJOR << 16 | c.VERSION_MINOR << 8 | c.VERSION_PATCH, c.FORMAT_VERSION, c.ABI_VERSION)
+    expected = (
+        c.VERSION_MAJOR << 16 | c.VERSION_MINOR << 8 | c.VERSION_PATCH,
+        c.FORMAT_VERSION,
+        c.ABI_VERSION,
+    )
     if tuple(numbers) != expected:
-        raise MissingTool(f"{path}: library, format and ABI are {tuple(numbers)}, the headers say {expected}; "
-                          "build it again with `python -m SCons`")
+        raise MissingTool(
+            f"{path}: library, format and ABI are {tuple(numbers)}, the headers say {expected}; "
+            "build it again with `python -m SCons`"
+        )
     return library
 
 
@@ -183,8 +198,9 @@ def detail_of(detail: Any) -> Detail:
     """A colibri_detail with names instead of numbers."""
     section = names("colibri_section_type").get(detail.section, str(detail.section) if detail.section else "")
     field = names("colibri_field").get(detail.field, str(detail.field))
-    return Detail(status_name(detail.status), section, field, detail.index, detail.offset, detail.expected,
-                  detail.found)
+    return Detail(
+        status_name(detail.status), section, field, detail.index, detail.offset, detail.expected, detail.found
+    )
 
 
 def blob_error(path: object, detail: Any) -> BlobError:

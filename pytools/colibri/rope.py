@@ -1,8 +1,8 @@
 """Rotary frequencies as exact fractions of a turn (docs/NUMERICS.md, section 5).
 
-A blob stores for every pair the 64-bit fraction round-half-even(2^64 * f / 2pi), f in radians per position, and
-one float32 amplitude per rope kind. All scaling laws reduce to that here, in decimal arithmetic, from the numbers
-as config.json spells them: no float enters.
+A blob stores for every pair the 64-bit fraction round-half-even(2^64 * f / 2pi), f in radians per position,
+and one float32 amplitude per rope kind. All scaling laws reduce to that here, in decimal arithmetic, from the
+numbers as config.json spells them: no float enters.
 """
 
 from __future__ import annotations
@@ -17,14 +17,24 @@ import numpy as np
 from .errors import ConvertError
 
 DIGITS = 60
-PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798")
+PI = Decimal(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798"
+)
 LAWS = ("default", "linear", "llama3", "yarn")
 _KNOWN = {
     "default": set(),
     "linear": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
-    "yarn": {"factor", "attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow", "truncate",
-             "original_max_position_embeddings"},
+    "yarn": {
+        "factor",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+        "original_max_position_embeddings",
+    },
 }
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 
@@ -55,8 +65,9 @@ def inverse_root(number: int) -> float:
 class Scaling:
     """The rope fields of one config.json, checked: law, theta, rotated width, numbers of the law."""
 
-    def __init__(self, fields: Mapping[str, Any], theta: Any, head_dim: int, trained_context: int,
-                 subject: str) -> None:
+    def __init__(
+        self, fields: Mapping[str, Any], theta: Any, head_dim: int, trained_context: int, subject: str
+    ) -> None:
         self._subject = subject
         self._fields = dict(fields)
         law = self._fields.get("rope_type", self._fields.get("type", "default"))
@@ -65,16 +76,20 @@ class Scaling:
         self.law: str = law
         unknown = sorted(set(self._fields) - _KNOWN[law] - _COMMON)
         if unknown:
-            raise ConvertError(f"{subject}: rope field {unknown[0]!r} is not known for rope_type {law!r}; a newer "
-                               "Colibri may read it")
+            raise ConvertError(
+                f"{subject}: rope field {unknown[0]!r} is not known for rope_type {law!r}; a newer "
+                "Colibri may read it"
+            )
         self.theta = self._number("rope_theta", theta)
         if self.theta <= 0:
             raise ConvertError(f"{subject}: rope_theta is {self.theta}; expected a number above 0")
         width = head_dim * self._number("partial_rotary_factor", 1)
         self.width = int(width)
         if not 0 < self.width <= head_dim or self.width % 2:
-            raise ConvertError(f"{subject}: the rotated width is {self.width} of head_dim {head_dim}; expected an "
-                               "even number up to head_dim")
+            raise ConvertError(
+                f"{subject}: the rotated width is {self.width} of head_dim {head_dim}; expected an "
+                "even number up to head_dim"
+            )
         self._trained = trained_context
 
     def _number(self, key: str, default: Any = None) -> Decimal:

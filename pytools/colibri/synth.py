@@ -15,13 +15,19 @@ from typing import Any
 import numpy as np
 
 from .blobwriter import Written, write_blob
+from .description import EVERY_LAYER, Layer, Model, Rope
 from .errors import UsageError
-from .format import EVERY_LAYER, Kinds, Layer, Model, Rope, Tensor, required
+from .format import Kinds, Tensor, required
 from .library import constants
 from .rope import Scaling, inverse_root
 
-LLAMA3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
-          "original_max_position_embeddings": 64}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8,
+    "low_freq_factor": 1,
+    "high_freq_factor": 4,
+    "original_max_position_embeddings": 64,
+}
 YARN = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32}
 LINEAR = {"rope_type": "linear", "factor": 2}
 
@@ -37,23 +43,23 @@ class Spec:
     kv_heads: int = 2
     head_dim: int = 20
     ff: int = 40
-    experts: int = 0                            # 0: dense
+    experts: int = 0  # 0: dense
     top_k: int = 2
     expert_ff: int = 24
-    dense_layers: tuple[int, ...] = ()          # layers of a MoE that have no experts
+    dense_layers: tuple[int, ...] = ()  # layers of a MoE that have no experts
     renormalise: bool = True
     router_scale: float | None = None
     router_eps: float | None = None
     shared_ff: int = 0
     shared_gate: bool = False
-    biases: str = ""                            # any of q, k, v, o
+    biases: str = ""  # any of q, k, v, o
     qk_norm: bool = False
     window: int = 0
     window_layers: tuple[int, ...] | None = None  # None: all layers, if there is a window
     rope: dict[str, Any] | None = field(default_factory=dict)  # scaling fields; None: no rotation
     rope_layers: tuple[int, ...] | None = None  # None: all layers
     theta: int = 10000
-    rotary: str = "1"                           # rotated share of head_dim
+    rotary: str = "1"  # rotated share of head_dim
     interleaved: bool = False
     tied: bool = False
     eps: float = 1e-5
@@ -69,48 +75,113 @@ class Spec:
             fields = {**self.rope, "partial_rotary_factor": Decimal(self.rotary)}
             scaling = Scaling(fields, self.theta, self.head_dim, self.trained_context, "synth")
             ropes = [Rope(scaling.fractions(), self.interleaved, scaling.amplitude())]
-        return Model(self.vocab, self.hidden, self.trained_context, self.eps, self.embed_multiplier,
-                     self.logit_multiplier, self.tied, [self._layer(i) for i in range(self.layers)], ropes)
+        return Model(
+            self.vocab,
+            self.hidden,
+            self.trained_context,
+            self.eps,
+            self.embed_multiplier,
+            self.logit_multiplier,
+            self.tied,
+            [self._layer(i) for i in range(self.layers)],
+            ropes,
+        )
 
     def _layer(self, number: int) -> Layer:
         c = constants()
         windowed = self.window and (self.window_layers is None or number in self.window_layers)
         rotated = self.rope is not None and (self.rope_layers is None or number in self.rope_layers)
         layer = Layer(
-            attention=c.ATTENTION_GQA, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
-            rope=0 if rotated else None, window=self.window if windowed else None,
-            score_scale=inverse_root(self.head_dim), norm_eps=self.eps,
+            attention=c.ATTENTION_GQA,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            rope=0 if rotated else None,
+            window=self.window if windowed else None,
+            score_scale=inverse_root(self.head_dim),
+            norm_eps=self.eps,
             qk_norm=c.QK_NORM_HEAD if self.qk_norm else c.QK_NORM_NONE,
             biases=sum(getattr(c, "BIAS_" + letter.upper()) for letter in self.biases),
-            activation=c.ACTIVATION_SILU, residual_multiplier=self.residual_multiplier)
+            activation=c.ACTIVATION_SILU,
+            residual_multiplier=self.residual_multiplier,
+        )
         if not self.experts or number in self.dense_layers:
             return replace(layer, ffn=c.FFN_DENSE, ff=self.ff)
         return replace(
-            layer, ffn=c.FFN_MOE, ff=self.expert_ff, experts=self.experts, top_k=self.top_k,
-            router_score=c.ROUTER_SOFTMAX, router_scale=self.router_scale, router_eps=self.router_eps,
+            layer,
+            ffn=c.FFN_MOE,
+            ff=self.expert_ff,
+            experts=self.experts,
+            top_k=self.top_k,
+            router_score=c.ROUTER_SOFTMAX,
+            router_scale=self.router_scale,
+            router_eps=self.router_eps,
             router_renormalise=c.RENORMALISE_SUM if self.renormalise else c.RENORMALISE_NONE,
-            shared_ff=self.shared_ff or None, shared_gate=int(self.shared_gate) if self.shared_ff else None)
+            shared_ff=self.shared_ff or None,
+            shared_gate=int(self.shared_gate) if self.shared_ff else None,
+        )
 
 
 SPECS = {
     "dense": Spec(),
     "tied": Spec(tied=True, kv_heads=4, head_dim=8, ff=33),
     "moe": Spec(experts=5, top_k=2),
-    "mixed": Spec(layers=3, experts=4, top_k=3, dense_layers=(0,), renormalise=False, router_scale=1.5,
-                  shared_ff=36, shared_gate=True, biases="qkv", qk_norm=True),
-    "shared": Spec(experts=6, top_k=6, shared_ff=17, biases="qkvo", kv_heads=1, heads=3, tied=True, router_eps=1e-9,
-                   router_scale=0.75),
+    "mixed": Spec(
+        layers=3,
+        experts=4,
+        top_k=3,
+        dense_layers=(0,),
+        renormalise=False,
+        router_scale=1.5,
+        shared_ff=36,
+        shared_gate=True,
+        biases="qkv",
+        qk_norm=True,
+    ),
+    "shared": Spec(
+        experts=6,
+        top_k=6,
+        shared_ff=17,
+        biases="qkvo",
+        kv_heads=1,
+        heads=3,
+        tied=True,
+        router_eps=1e-9,
+        router_scale=0.75,
+    ),
     "window": Spec(layers=3, window=7, window_layers=(0, 2), rope=LLAMA3, qk_norm=True),
     "yarn": Spec(rope=YARN, rotary="0.5", interleaved=True, heads=2, kv_heads=2, head_dim=24),
-    "linear": Spec(rope=LINEAR, experts=3, top_k=1, theta=1000000, hidden=64, ff=64, expert_ff=64, head_dim=16),
+    "linear": Spec(
+        rope=LINEAR, experts=3, top_k=1, theta=1000000, hidden=64, ff=64, expert_ff=64, head_dim=16
+    ),
     "nope": Spec(rope_layers=(1,), residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25),
     # small enough to flip every bit of it: at most 24 KiB in q8 and q4
-    "tiny": Spec(vocab=13, hidden=16, layers=1, heads=2, kv_heads=1, head_dim=8, experts=2, top_k=1, expert_ff=12,
-                 tied=True, biases="q", qk_norm=True, trained_context=32),
+    "tiny": Spec(
+        vocab=13,
+        hidden=16,
+        layers=1,
+        heads=2,
+        kv_heads=1,
+        head_dim=8,
+        experts=2,
+        top_k=1,
+        expert_ff=12,
+        tied=True,
+        biases="q",
+        qk_norm=True,
+        trained_context=32,
+    ),
 }
 
-_PLAIN = {"EMBED": "embed", "HEAD": "head", "FINAL_NORM": "norm", "ATTENTION_NORM": "attn_norm",
-          "FFN_NORM": "ffn_norm", "ROUTER": "router", "SHARED_SWITCH": "shared_gate"}
+_PLAIN = {
+    "EMBED": "embed",
+    "HEAD": "head",
+    "FINAL_NORM": "norm",
+    "ATTENTION_NORM": "attn_norm",
+    "FFN_NORM": "ffn_norm",
+    "ROUTER": "router",
+    "SHARED_SWITCH": "shared_gate",
+}
 
 
 def plain_name(tensor: Tensor, expert: int = 0, dense: str = "ffn.") -> str:
@@ -158,7 +229,9 @@ class Weights:
 
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
         """See blobwriter.Source."""
-        return self.weights[self.name(tensor, expert)].reshape(tensor.rows, tensor.columns)[first : first + count]
+        return self.weights[self.name(tensor, expert)].reshape(tensor.rows, tensor.columns)[
+            first : first + count
+        ]
 
     def name(self, tensor: Tensor, expert: int) -> str:
         """See blobwriter.Source."""
@@ -175,8 +248,14 @@ class Synthetic:
     weights: dict[str, np.ndarray]
 
 
-def write_random_blob(path: Path, spec: Spec | Model | str, seed: int = 1, kinds: Kinds | str = "q8",
-                      texts: dict[str, bytes] | None = None, overwrite: bool = True) -> Synthetic:
+def write_random_blob(
+    path: Path,
+    spec: Spec | Model | str,
+    seed: int = 1,
+    kinds: Kinds | str = "q8",
+    texts: dict[str, bytes] | None = None,
+    overwrite: bool = True,
+) -> Synthetic:
     """Write a random blob of a spec (or one of SPECS by name, or a description) in the given kinds."""
     if isinstance(spec, str):
         if spec not in SPECS:
