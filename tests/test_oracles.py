@@ -17,7 +17,7 @@ import pytest
 
 from colibri.convert import ConvertOptions, convert
 from colibri.errors import ColibriError
-from colibri.format import Model
+from colibri.description import Model
 from colibri.library import key_types
 from oracles import bridge, checkpoints, fixtures, generate, wrong
 from oracles.cases import CASES, GREEDY, PROMPT

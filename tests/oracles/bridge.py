@@ -11,7 +11,8 @@ import numpy as np
 
 from colibri.convert import read_document
 from colibri.families import Described, describe
-from colibri.format import EVERY_LAYER, Layer, Model, required
+from colibri.description import EVERY_LAYER, Layer, Model
+from colibri.format import required
 from colibri.library import constants
 from colibri.safetensors_reader import Checkpoint
 from reference.description import Attention, DenseFfn, Description, LayerDesc, MoeFfn, Rope

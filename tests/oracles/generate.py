@@ -105,8 +105,9 @@ def freeze(case: cases.Case) -> None:
 
     truth, digest = answer(case)
     if not truth.telling():
-        raise SystemExit(f"{case.name}: seed {case.seed} has margins {truth.margin:.4f} and {truth.router_margin:.5f} "
-                         f"and {len(set(truth.greedy))} different tokens; take another seed (--search)")
+        raise SystemExit(f"{case.name}: seed {case.seed} has margins {truth.margin:.4f} and "
+                         f"{truth.router_margin:.5f} and {len(set(truth.greedy))} different tokens; "
+                         "take another seed (--search)")
     single, _ = answer(case, double=False)
     if single.greedy != truth.greedy:
         raise SystemExit(f"{case.name}: float32 and float64 choose other tokens; take another seed")

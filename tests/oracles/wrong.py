@@ -1,8 +1,8 @@
 """Wrong values for every switch of a description: what the outside oracle has to notice.
 
 A change takes the converter's description and alters it; the weights stay as they are. `CHANGES` are wrong
-values a blob can be made with, each listed with the case that shows it; `REFUSED` are sizes that no longer fit
-the checkpoint's tensors and kinds the core does not run, which never become an answer at all.
+values a blob can be made with, each listed with the case that shows it; `REFUSED` are sizes that no longer
+fit the checkpoint's tensors and kinds the core does not run, which never become an answer at all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from colibri.format import Layer, Model, Rope
+from colibri.description import Layer, Model, Rope
 from colibri.library import constants
 
 Change = Callable[[Model], None]
