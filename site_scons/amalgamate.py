@@ -12,6 +12,7 @@ HEAD = """/* Colibri, the whole core as one file. Generated from core/; change t
    Compile with -ffp-contract=off all the same: the pragmas below are a second lock on the door. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
+#pragma clang diagnostic ignored "-Wunused-function"    /* inline helpers of headers that nobody called */
 #elif defined(__GNUC__)
 #pragma GCC optimize ("fp-contract=off")
 #endif
@@ -24,7 +25,7 @@ def resolve(name, includer, root):
     for folder in (includer.parent, root):
         if (folder / name).is_file():
             return (folder / name).resolve()
-    raise SystemExit(f"amalgamate: {includer} includes \"{name}\", which is neither beside it nor below core/")
+    raise SystemExit(f"amalgamate: {includer} includes {name!r}, which is neither beside it nor below core/")
 
 
 def expand(path, root, seen):

@@ -1,0 +1,238 @@
+"""The build itself: reproducible, complete, without a libc, usable as one file, and packed as it says.
+
+Everything is built here in folders of its own; the tree's own build folder is only read.
+"""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+ROOT = Path(__file__).resolve().parents[1]
+ELF_TARGETS = ("linux_x86_64", "linux_aarch64", "linux_riscv64", "baremetal_arm64")
+PRODUCTS = {
+    "zig": [f"{t}/libcolibri.a" for t in (*ELF_TARGETS, "wasm")] + [
+        "linux_x86_64/libcolibri.so", "linux_aarch64/libcolibri.so", "linux_x86_64/runner", "linux_aarch64/runner",
+        "linux_riscv64/runner", "wasm/colibri.wasm", "baremetal_arm64/firmware.elf", "baremetal_arm64/firmware.bin",
+        "dist/colibri.c", "dist/colibri.h"],
+}
+PRODUCTS["gcc"] = [p for p in PRODUCTS["zig"] if not p.startswith("wasm/")]
+NOT_PRODUCTS = ("zig-cache", ".sconsign")
+
+
+def run(*command: str | Path, cwd: Path = ROOT, code: int = 0, **variables: str) -> str:
+    """Run a command, expect its exit code, return what it printed."""
+    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, timeout=900,
+                          env=os.environ | variables)
+    assert done.returncode == code, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def scons(*arguments: str, cwd: Path = ROOT, code: int = 0) -> str:
+    """Run SCons in a tree."""
+    return run(sys.executable, "-m", "SCons", "-s", *arguments, cwd=cwd, code=code)
+
+
+def tool(name: str) -> str:
+    """A program that must be there, or the test skips (which is a failure under CI)."""
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    return name
+
+
+@pytest.fixture(scope="session")
+def zig() -> str:
+    """The zig binary of the installed ziglang package."""
+    ziglang = pytest.importorskip("ziglang", reason="the Python package ziglang is not installed")
+    return str(Path(ziglang.__file__).parent / "zig")
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    """The tree's own zig build, brought up to date."""
+    scons("linux", "wasm", "baremetal", "dist", "build/zig/compile_commands.json")
+    return ROOT / "build" / "zig"
+
+
+def copy_of_tree(to: Path) -> Path:
+    """The tree as git would commit it, changes included."""
+    names = run("git", "ls-files", "-co", "--exclude-standard").splitlines()
+    for name in names:
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    return to
+
+
+def undefined(path: Path) -> list[str]:
+    """Undefined symbols of an ELF object."""
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".symtab")
+        return sorted({s.name for s in table.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name})
+
+
+# ---- reproducible ----
+
+@pytest.mark.slow
+@pytest.mark.parametrize("toolchain", ["zig", "gcc"])
+def test_two_builds_in_different_folders_are_byte_equal(toolchain: str, tmp_path: Path) -> None:
+    if toolchain == "gcc":
+        for name in ("gcc", "aarch64-linux-gnu-gcc", "riscv64-linux-gnu-gcc"):
+            tool(name)
+    trees = [copy_of_tree(tmp_path / "a"), copy_of_tree(tmp_path / "somewhere deeper" / "with a space" / "b")]
+    outs = [trees[0] / "build" / toolchain, tmp_path / "out of the tree"]
+    scons(f"toolchain={toolchain}", "-j1", "linux", "wasm", "baremetal", "dist", cwd=trees[0])
+    scons(f"toolchain={toolchain}", f"build={outs[1]}", "linux", "wasm", "baremetal", "dist", cwd=trees[1])
+    files = [sorted(p.relative_to(out).as_posix() for p in out.rglob("*")
+                    if p.is_file() and not p.relative_to(out).parts[0].startswith(NOT_PRODUCTS)) for out in outs]
+    assert files[0] == files[1]
+    assert set(PRODUCTS[toolchain]) <= set(files[0])
+    differing = [f for f in files[0] if (outs[0] / f).read_bytes() != (outs[1] / f).read_bytes()]
+    assert not differing
+
+
+def test_compile_commands_name_every_source_for_every_target(build: Path) -> None:
+    entries = json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))
+    core = {str(p.relative_to(ROOT)) for p in ROOT.glob("core/*/*.c")}
+    for target in (*ELF_TARGETS, "wasm"):
+        seen = {e["file"] for e in entries if f"/{target}/core/" in e["output"]}
+        assert seen == core, target
+    assert all("-ffp-contract=off" in e["command"] for e in entries if e["file"].endswith(".c"))
+
+
+def test_an_unknown_switch_is_refused() -> None:
+    assert "unknown switch kernel;" in scons("kernel=portable", code=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("switches", ["text=0", "status_texts=0", "kernels=portable", "hugepages=0",
+                                      "isa=avx2,dotprod,simd128", "isa=avx512"])
+def test_every_switch_builds(switches: str, tmp_path: Path) -> None:
+    scons(*switches.split(), f"build={tmp_path}", "linux", "wasm", "baremetal")
+    assert (tmp_path / "wasm" / "colibri.wasm").is_file()
+
+
+# ---- alone ----
+
+@pytest.mark.parametrize("path", ["linux_x86_64/libcolibri.so", "linux_aarch64/libcolibri.so"])
+def test_shared_library_needs_nothing_and_exports_the_public_api(build: Path, path: str) -> None:
+    with (build / path).open("rb") as file:
+        elf = ELFFile(file)
+        tags = [t.entry.d_tag for t in elf.get_section_by_name(".dynamic").iter_tags()]
+        exported = {s.name for s in elf.get_section_by_name(".dynsym").iter_symbols() if s.name}
+    assert "DT_NEEDED" not in tags and "DT_RELA" not in tags
+    assert exported == public_names()
+
+
+def public_names() -> set[str]:
+    """The functions core/colibri.h declares."""
+    import re
+    text = (ROOT / "core" / "colibri.h").read_text(encoding="utf-8")
+    names = set(re.findall(r"^COLIBRI_API[^;(]*?\b(colibri_\w+)\(", text, re.M))
+    assert len(names) > 20
+    return names
+
+
+def test_wasm_imports_its_memory_only_and_exports_the_public_api(build: Path) -> None:
+    wasmtime = pytest.importorskip("wasmtime", reason="the Python package wasmtime is not installed")
+    module = wasmtime.Module.from_file(wasmtime.Engine(), str(build / "wasm" / "colibri.wasm"))
+    assert [(i.module, i.name) for i in module.imports] == [("env", "memory")]
+    exported = {e.name for e in module.exports}
+    runner = {f"colibri_runner_{n}" for n in ("open", "turn", "exit_code", "output", "output_bytes")}
+    assert exported == public_names() | runner | {"__heap_base", "__stack_pointer"}
+
+
+# ---- as one file ----
+
+def fused(path: Path) -> list[str]:
+    """Fused multiply-adds in an x86-64 object's code."""
+    capstone = pytest.importorskip("capstone", reason="the Python package capstone is not installed")
+    engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    engine.skipdata = True
+    with path.open("rb") as file:
+        code = [s.data() for s in ELFFile(file).iter_sections() if s["sh_flags"] & 4]
+    return sorted({i.mnemonic for data in code for i in engine.disasm(data, 0)
+                   if i.mnemonic.startswith(("vfmadd", "vfmsub", "vfnmadd", "vfnmsub"))})
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "zig"])
+def test_the_one_file_build_compiles_alone_and_never_fuses(build: Path, compiler: str, zig: str,
+                                                           tmp_path: Path) -> None:
+    """Without -ffp-contract on the command line the pragmas have to do it, on a machine with FMA."""
+    level = {"gcc": ["-march=x86-64-v3"], "zig": ["-mcpu=x86_64_v3", "-target", "x86_64-linux-musl"]}[compiler]
+    command = [tool("gcc")] if compiler == "gcc" else [zig, "cc"]
+    flags = ["-std=gnu99", "-O2", "-ffreestanding", "-fno-stack-protector", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
+    made = tmp_path / "colibri.o"
+    run(*command, *level, *flags, "-c", build / "dist" / "colibri.c", "-o", made, cwd=tmp_path,
+        ZIG_GLOBAL_CACHE_DIR=str(build / "zig-cache"), ZIG_LOCAL_CACHE_DIR=str(build / "zig-cache"))
+    assert fused(made) == []
+    assert undefined(made) == []
+    control = tmp_path / "control.c"                    # the same compiler does fuse when nothing forbids it
+    control.write_text("float f(float a, float b, float c) { return a * b + c; }\n", encoding="utf-8")
+    run(*command, *level, *flags, "-c", control, "-o", tmp_path / "control.o", cwd=tmp_path,
+        ZIG_GLOBAL_CACHE_DIR=str(build / "zig-cache"), ZIG_LOCAL_CACHE_DIR=str(build / "zig-cache"))
+    assert fused(tmp_path / "control.o") != []
+
+
+# ---- the public header and the example ----
+
+@pytest.mark.parametrize("language", ["c99", "c11", "c++11", "c++20"])
+def test_the_header_compiles_in_both_languages(language: str, tmp_path: Path) -> None:
+    compiler, suffix = (tool("g++"), "cc") if "+" in language else (tool("gcc"), "c")
+    source = tmp_path / f"include.{suffix}"
+    source.write_text('#include "colibri.h"\nint main() { colibri_limits limits = {}; return (int)limits.flags; }\n'
+                      if "+" in language else
+                      '#include "colibri.h"\nint main(void) { colibri_limits limits = {0}; return (int)limits.flags; }\n',
+                      encoding="utf-8")
+    run(compiler, f"-std={language}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", ROOT / "core",
+        "-c", source, "-o", tmp_path / "include.o")
+
+
+@pytest.mark.parametrize("toolchain", ["gcc", "zig"])
+def test_the_c_example_links_and_refuses_a_wrong_command_line(toolchain: str, tmp_path: Path) -> None:
+    if toolchain == "gcc":
+        tool("gcc")
+    scons(f"toolchain={toolchain}", "example")
+    example = ROOT / "build" / toolchain / "example" / "example"
+    assert "usage" in run(example, code=2)
+    nonsense = tmp_path / "nonsense.colibri"
+    nonsense.write_bytes(bytes(4096))
+    assert run(example, nonsense, "hello", code=3).startswith("open: ")
+
+
+# ---- the Python package ----
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_a_wheel_holds_what_its_tag_says(arch: str, tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the Python package hatchling is not installed")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, COLIBRI_WHEEL_ARCH=arch)
+    wheels = list(tmp_path.glob("*.whl"))
+    assert len(wheels) == 1
+    assert wheels[0].name.endswith(f"-py3-none-manylinux_2_17_{arch}.whl")
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        names = set(wheel.namelist())
+        runner = wheel.getinfo("colibri/_data/linux_x86_64/runner")
+    other = {"x86_64": "aarch64", "aarch64": "x86_64"}[arch]
+    assert f"colibri/_data/linux_{arch}/libcolibri.so" in names
+    assert f"colibri/_data/linux_{other}/libcolibri.so" not in names
+    data = [f"{t}/libcolibri.a" for t in (*ELF_TARGETS, "wasm")] + [
+        "wasm/colibri.wasm", "wasm/node_runner.mjs", "baremetal_arm64/firmware.elf", "baremetal_arm64/firmware.bin",
+        "linux_x86_64/runner", "linux_aarch64/runner", "linux_riscv64/runner", "include/colibri.h",
+        "include/colibri_format.h", "include/runner.h", "include/layout.h"]
+    assert {f"colibri/_data/{d}" for d in data} <= names
+    assert runner.external_attr >> 16 & 0o111, "the runner must stay executable"
+
+
+def test_the_wheel_of_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the Python package hatchling is not installed")
+    said = run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path, code=1,
+               COLIBRI_WHEEL_ARCH="sparc")
+    assert "no wheel for sparc" in said
