@@ -163,7 +163,7 @@ static int32_t colibri_check_tensors_sum(const colibri_view *view, colibri_check
 static uint32_t colibri_half_tile_fault(const uint16_t *tile, uint32_t columns, uint32_t lanes)
 {
     for (uint64_t i = 0; i < 32u * (((uint64_t)columns + 1u) / 2u); i++) {
-        uint32_t lane = (uint32_t)(i % 32u) / 2u, column = (uint32_t)(i / 32u) * 2u + (uint32_t)(i & 1u);
+        uint32_t lane = (uint32_t)(i % 16u), column = (uint32_t)(i / 16u);
         if ((tile[i] & 0x7C00u) == 0x7C00u) {
             return COLIBRI_FIELD_WEIGHT;
         }

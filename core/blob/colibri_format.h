@@ -128,7 +128,7 @@ enum colibri_layer_key {
     COLIBRI_LAYER_BIASES = 10,              /* u32 bits of colibri_bias */
     /* feed-forward */
     COLIBRI_LAYER_FFN = 20,                 /* u32 colibri_ffn */
-    COLIBRI_LAYER_ACTIVATION = 21,          /* u32 colibri_activation */
+    COLIBRI_LAYER_ACTIVATION = 21,          /* u32 colibri_activation_kind */
     COLIBRI_LAYER_FF = 22,                  /* u32 columns of the gated product; of one expert in a MoE layer */
     COLIBRI_LAYER_EXPERTS = 23,             /* u32 */
     COLIBRI_LAYER_TOP_K = 24,               /* u32, 1 .. experts */
@@ -153,12 +153,12 @@ enum colibri_attention { COLIBRI_ATTENTION_GQA = 1, COLIBRI_ATTENTION_MLA = 2, C
 enum colibri_qk_norm { COLIBRI_QK_NORM_NONE = 0, COLIBRI_QK_NORM_HEAD = 1 };  /* per head, before the rotation */
 enum colibri_bias { COLIBRI_BIAS_Q = 1, COLIBRI_BIAS_K = 2, COLIBRI_BIAS_V = 4, COLIBRI_BIAS_O = 8 };
 enum colibri_ffn { COLIBRI_FFN_DENSE = 1, COLIBRI_FFN_MOE = 2 };
-enum colibri_activation { COLIBRI_ACTIVATION_SILU = 1 };
+enum colibri_activation_kind { COLIBRI_ACTIVATION_SILU = 1 };
 enum colibri_router_score { COLIBRI_ROUTER_SOFTMAX = 1, COLIBRI_ROUTER_SIGMOID = 2 };
 enum colibri_renormalise { COLIBRI_RENORMALISE_NONE = 0, COLIBRI_RENORMALISE_SUM = 1 };
 
 /* Matrices are tiles of 16 output rows (NUMERICS section 2) of a colibri_kind (colibri.h), vectors plain float32. */
-enum colibri_layout { COLIBRI_LAYOUT_VECTOR = 0, COLIBRI_LAYOUT_TILES = 1 };
+enum colibri_layout_id { COLIBRI_LAYOUT_VECTOR = 0, COLIBRI_LAYOUT_TILES = 1 };
 
 enum colibri_role {
     COLIBRI_ROLE_EMBED = 1,                 /* vocab x hidden */

@@ -69,11 +69,7 @@ static int32_t colibri_read_ffn(const colibri_view *view, uint32_t i, colibri_de
     case COLIBRI_LAYER_EXPERTS: return colibri_record_u32(view, s, i, 1, 65535, &d->experts, detail);
     case COLIBRI_LAYER_TOP_K: return colibri_record_u32(view, s, i, 1, 65535, &d->top_k, detail);
     case COLIBRI_LAYER_ROUTER_SCORE:
-        if (colibri_records(view, s)[i].value == COLIBRI_ROUTER_SIGMOID) {
-            return colibri_record_fault(detail, COLIBRI_ERROR_UNSUPPORTED, view, s, i, COLIBRI_FIELD_VALUE,
-                                        COLIBRI_ROUTER_SOFTMAX, COLIBRI_ROUTER_SIGMOID);
-        }
-        return colibri_record_u32(view, s, i, 1, COLIBRI_ROUTER_SOFTMAX, &unused, detail);
+        return colibri_record_u32(view, s, i, 1, COLIBRI_ROUTER_SIGMOID, &d->router_score, detail);
     case COLIBRI_LAYER_ROUTER_RENORMALISE:
         return colibri_record_u32(view, s, i, 0, COLIBRI_RENORMALISE_SUM, &d->renormalise, detail);
     case COLIBRI_LAYER_ROUTER_SCALE: return colibri_record_f32(view, s, i, &d->router_scale, detail);
@@ -208,6 +204,7 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
     colibri_fill(out, 0, sizeof *out);
     out->rope = COLIBRI_NO;
     out->router_scale = 1.0f;
+    out->router_score = COLIBRI_ROUTER_SOFTMAX;
     for (uint32_t i = 0; status >= 0 && i < cursor->defaults; i++) {
         status = colibri_read_layer_record(view, i, out, detail);
     }

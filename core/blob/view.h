@@ -49,6 +49,7 @@ typedef struct colibri_description {
     uint32_t ffn;
     uint32_t ff;
     uint32_t experts, top_k;
+    uint32_t router_score;
     uint32_t renormalise;
     uint32_t shared_ff;                         /* 0 = none */
     uint32_t shared_gate;

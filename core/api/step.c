@@ -1,0 +1,333 @@
+/*
+ * step.c: feed, advance, work. The tape's position (op, pass, unit) is session state; advance runs a bounded number of
+ * units and returns. Only between ops, serially, does anything call the host.
+ */
+#include "base/fpenv.h"
+#include "nn/session.h"
+
+static uint32_t *colibri_lengths(const colibri_session *s)
+{
+    return colibri_pool_words(s, s->layout.sequences);
+}
+
+static int32_t colibri_ready(const colibri_session *s)
+{
+    if (!s || s->magic != COLIBRI_SESSION_MAGIC) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    return s->state == COLIBRI_STATE_STOPPED ? COLIBRI_ERROR_STOPPED : COLIBRI_OK;
+}
+
+/* Rows of the same sequence take consecutive positions in the order given; `before` counts those already placed. */
+static int32_t colibri_place_feed(const colibri_session *s, const colibri_row *rows, uint32_t index,
+                                  uint32_t *position)
+{
+    const colibri_row *row = &rows[index];
+    uint64_t next;
+    if (row->sequence >= s->limits.sequences) {
+        return COLIBRI_ERROR_LIMIT;
+    }
+    if (row->token >= s->view.vocab) {
+        return COLIBRI_ERROR_TOKEN;
+    }
+    next = colibri_lengths(s)[row->sequence];
+    for (uint32_t i = 0; i < index; i++) {
+        next += rows[i].sequence == row->sequence;
+    }
+    if (row->position != COLIBRI_NEXT_POSITION && row->position != next) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    *position = (uint32_t)next;
+    return next < s->limits.context ? COLIBRI_OK : COLIBRI_ERROR_CONTEXT_FULL;
+}
+
+int32_t colibri_feed(colibri_session *s, const colibri_row *rows, uint32_t count)
+{
+    uint32_t wanting = 0;
+    uint32_t position = 0;
+    int32_t status = colibri_ready(s);
+    if (status < 0) {
+        return status;
+    }
+    if (!rows || count == 0u) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    if (s->state != COLIBRI_STATE_IDLE) {
+        return COLIBRI_ERROR_BUSY;
+    }
+    if (count > s->limits.batch) {
+        return COLIBRI_ERROR_LIMIT;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        status = colibri_place_feed(s, rows, i, &position);
+        if (status < 0 || rows[i].want_logits > 1u) {
+            return status < 0 ? status : COLIBRI_ERROR_ARGUMENT;
+        }
+        wanting += rows[i].want_logits;
+    }
+    if (wanting > s->limits.logit_rows) {
+        return COLIBRI_ERROR_LIMIT;
+    }
+    s->logit_count = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        colibri_row_state *row = colibri_row_at(s, i);
+        (void)colibri_place_feed(s, rows, i, &position);
+        row->sequence = rows[i].sequence;
+        row->position = position;
+        row->token = rows[i].token;
+        row->logit = COLIBRI_NO;
+        if (rows[i].want_logits) {
+            colibri_pool_words(s, s->layout.logit_row)[s->logit_count] = i;
+            row->logit = s->logit_count++;
+        }
+    }
+    s->row_count = count;
+    s->op = 0;
+    s->prepared = 0;
+    s->pass_end = COLIBRI_NO;
+    s->state = COLIBRI_STATE_RUNNING;
+    return COLIBRI_OK;
+}
+
+static const colibri_op *colibri_op_now(const colibri_session *s)
+{
+    return (const colibri_op *)(const void *)colibri_pool_at(s, s->layout.tape) + s->op;
+}
+
+void colibri_work(colibri_session *s, uint32_t worker, uint32_t first, uint32_t count)
+{
+    uint64_t host = colibri_fpenv_enter();
+    colibri_op_run(s, colibri_op_now(s), worker, s->unit_first + first, count);
+    colibri_fpenv_leave(host);
+}
+
+static int colibri_any_fault(const colibri_session *s)
+{
+    uint32_t any = 0;
+    for (uint32_t w = 0; w < s->limits.workers; w++) {
+        any |= colibri_pool_words(s, s->layout.faults)[16u * w];
+        colibri_pool_words(s, s->layout.faults)[16u * w] = 0;
+    }
+    return any != 0u;
+}
+
+static void colibri_run_units(colibri_session *s, uint32_t count)
+{
+    s->unit_first = s->unit;
+    if (s->hooks.parallel && count > 1u) {
+        s->hooks.parallel(s->hooks.user, s, count);
+    } else {
+        colibri_work(s, 0, 0, count);
+    }
+    s->unit += count;
+    s->stat_units += count;
+}
+
+/* Behind an op's last unit: on to the next op, or back for the next pass of the experts. */
+static void colibri_op_finish(colibri_session *s)
+{
+    const colibri_op *op = colibri_op_now(s);
+    s->stat_macs += colibri_op_macs(s, op);
+    s->prepared = 0;
+    if (op->kind == COLIBRI_OP_EXPERT_DOWN) {
+        int more = colibri_pass_more(s);
+        colibri_pass_release(s);
+        if (more) {
+            s->op--;
+            return;
+        }
+        s->pass_end = COLIBRI_NO;
+    }
+    s->op++;
+}
+
+static int32_t colibri_op_prepare(colibri_session *s)
+{
+    const colibri_op *op = colibri_op_now(s);
+    if (op->kind == COLIBRI_OP_EXPERT_UP) {
+        int32_t status = colibri_pass_prepare(s, op->layer);
+        if (status != COLIBRI_DONE) {
+            return status;
+        }
+    }
+    s->units = colibri_op_units(s, op);
+    s->unit = 0;
+    s->prepared = 1;
+    return COLIBRI_DONE;
+}
+
+static void colibri_abandon(colibri_session *s)
+{
+    colibri_pass_release(s);
+    s->row_count = 0;
+    s->logit_count = 0;
+    s->state = COLIBRI_STATE_IDLE;
+}
+
+static int32_t colibri_tape_run(colibri_session *s, uint32_t budget)
+{
+    while (s->op < s->layout.ops) {
+        if (!s->prepared) {
+            int32_t status = colibri_op_prepare(s);
+            if (status != COLIBRI_DONE) {
+                return status;
+            }
+        }
+        uint32_t rest = s->units - s->unit;
+        if (rest) {
+            uint32_t count = rest < budget ? rest : budget;
+            if (count == 0u) {
+                return COLIBRI_AGAIN;
+            }
+            colibri_run_units(s, count);
+            budget -= budget == COLIBRI_UNLIMITED ? 0u : count;
+            if (colibri_any_fault(s)) {
+                colibri_abandon(s);
+                return COLIBRI_ERROR_NOT_FINITE;
+            }
+        }
+        if (s->unit == s->units) {
+            colibri_op_finish(s);
+        }
+    }
+    return COLIBRI_DONE;
+}
+
+int32_t colibri_advance(colibri_session *s, uint32_t budget)
+{
+    int32_t status = colibri_ready(s);
+    if (status < 0) {
+        return status;
+    }
+    if (s->state != COLIBRI_STATE_RUNNING) {
+        return s->state == COLIBRI_STATE_IDLE ? COLIBRI_DONE : COLIBRI_ERROR_BUSY;
+    }
+    status = colibri_tape_run(s, budget);
+    if (status == COLIBRI_DONE) {
+        for (uint32_t i = 0; i < s->row_count; i++) {
+            const colibri_row_state *row = colibri_row_at(s, i);
+            colibri_lengths(s)[row->sequence] = row->position + 1u;
+        }
+        s->stat_rows += s->row_count;
+        s->state = COLIBRI_STATE_IDLE;
+    }
+    return status;
+}
+
+const float *colibri_logits(const colibri_session *s, uint32_t index)
+{
+    if (colibri_ready(s) < 0 || s->state != COLIBRI_STATE_IDLE || index >= s->logit_count) {
+        return 0;
+    }
+    return colibri_pool_floats(s, s->layout.logits + index * s->layout.logit_stride);
+}
+
+uint32_t colibri_length(const colibri_session *s, uint32_t sequence)
+{
+    return colibri_ready(s) < 0 || sequence >= s->limits.sequences ? 0u : colibri_lengths(s)[sequence];
+}
+
+uint32_t colibri_routing(const colibri_session *s, uint32_t layer_index, uint32_t index, uint32_t *experts,
+                         float *weights, uint32_t capacity)
+{
+    if (colibri_ready(s) < 0 || s->state != COLIBRI_STATE_IDLE || layer_index >= s->view.layers ||
+        index >= s->row_count) {
+        return 0;
+    }
+    const colibri_layer *layer = colibri_layer_at(s, layer_index);
+    uint32_t k = layer->d.ffn == COLIBRI_FFN_MOE ? layer->d.top_k : 0u;
+    uint32_t count = k < capacity ? k : capacity;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t at = (uint64_t)index * k + i;
+        experts[i] = colibri_pool_words(s, layer->chosen)[at];
+        weights[i] = colibri_pool_floats(s, layer->chosen_weight)[at];
+    }
+    return count;
+}
+
+/* Positions that a window's ring can still lose: shorter than that, nothing the next row sees is missing. */
+int32_t colibri_rewind(colibri_session *s, uint32_t sequence, uint32_t length)
+{
+    int32_t status = colibri_ready(s);
+    if (status < 0) {
+        return status;
+    }
+    if (sequence >= s->limits.sequences || length > colibri_lengths(s)[sequence]) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    if (s->state != COLIBRI_STATE_IDLE) {
+        return COLIBRI_ERROR_BUSY;
+    }
+    uint32_t back = colibri_lengths(s)[sequence] - length;
+    for (uint32_t l = 0; l < s->view.layers; l++) {
+        const colibri_layer *layer = colibri_layer_at(s, l);
+        int ring = layer->d.window && layer->kv_tiles * COLIBRI_TILE_ROWS < s->limits.context;
+        if (ring && length != 0u && back > s->limits.rewind) {
+            return COLIBRI_ERROR_REWIND;
+        }
+    }
+    colibri_lengths(s)[sequence] = length;
+    s->logit_count = 0;
+    return COLIBRI_OK;
+}
+
+int32_t colibri_reset(colibri_session *s, uint32_t sequence)
+{
+    int32_t status = colibri_ready(s);
+    if (status < 0) {
+        return status;
+    }
+    if (sequence != COLIBRI_ALL_SEQUENCES && sequence >= s->limits.sequences) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    if (s->state == COLIBRI_STATE_STARTING) {
+        return COLIBRI_ERROR_BUSY;
+    }
+    if (s->state == COLIBRI_STATE_RUNNING) {
+        colibri_abandon(s);
+    }
+    for (uint32_t i = 0; i < s->limits.sequences; i++) {
+        if (sequence == COLIBRI_ALL_SEQUENCES || sequence == i) {
+            colibri_lengths(s)[i] = 0;
+        }
+    }
+    s->logit_count = 0;
+    return COLIBRI_OK;
+}
+
+int32_t colibri_stop(colibri_session *s)
+{
+    if (!s || s->magic != COLIBRI_SESSION_MAGIC) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    if (s->state == COLIBRI_STATE_STARTING && s->starting_asked) {
+        if (s->hooks.fetched(s->hooks.user, 0x80000000u | s->starting_tensor) == COLIBRI_WAIT) {
+            return COLIBRI_WAIT;
+        }
+        s->starting_asked = 0;
+    }
+    if (s->state == COLIBRI_STATE_RUNNING) {
+        colibri_abandon(s);
+    }
+    if (colibri_slots_busy(s)) {
+        return COLIBRI_WAIT;
+    }
+    s->state = COLIBRI_STATE_STOPPED;
+    return COLIBRI_DONE;
+}
+
+int32_t colibri_stats(const colibri_session *s, colibri_stats_result *stats)
+{
+    if (!s || s->magic != COLIBRI_SESSION_MAGIC || !stats || stats->struct_bytes != sizeof *stats) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    stats->reserved = 0;
+    stats->pool_used = s->layout.pool_bytes;
+    stats->rows = s->stat_rows;
+    stats->units = s->stat_units;
+    stats->macs = s->stat_macs;
+    stats->expert_hits = s->stat_hits;
+    stats->expert_misses = s->stat_misses;
+    stats->bytes_fetched = s->stat_fetched;
+    return COLIBRI_OK;
+}

@@ -1,0 +1,282 @@
+/*
+ * experts.c: the experts op. First, serially, the pass list: the distinct experts of the batch in ascending order with
+ * the rows each one serves, and the leases of one pass: the only place that calls the store or waits. Then units
+ * run and never wait. Fewer slots than distinct experts: several passes, in ascending expert order, so that every
+ * row still adds its experts in ascending order.
+ */
+#include "nn/session.h"
+
+typedef struct colibri_distinct {
+    uint32_t expert;
+    uint32_t slot;                              /* COLIBRI_NO: in place */
+} colibri_distinct;
+
+static colibri_distinct *colibri_distinct_at(const colibri_session *s, uint32_t index)
+{
+    return (colibri_distinct *)(void *)colibri_pool_at(s, s->layout.distinct) + index;
+}
+
+static colibri_slot *colibri_slot_at(const colibri_session *s, uint32_t index)
+{
+    return (colibri_slot *)(void *)colibri_pool_at(s, s->layout.slots) + index;
+}
+
+/* Pairs are row * top_k + k. Listed expert by expert, rows ascending: O(experts + rows * top_k * distinct) at most,
+ * serial, small against the products it orders. */
+static void colibri_pass_list(colibri_session *s, const colibri_layer *layer)
+{
+    const uint32_t *chosen = colibri_pool_words(s, layer->chosen);
+    uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair);
+    uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
+    uint32_t total = s->row_count * layer->d.top_k;
+    uint32_t listed = 0;
+    uint32_t at = COLIBRI_NO;
+    s->distinct_count = 0;
+    while (listed < total) {
+        uint32_t next = COLIBRI_NO;             /* smallest chosen expert behind `at` */
+        for (uint32_t p = 0; p < total; p++) {
+            if ((at == COLIBRI_NO || chosen[p] > at) && chosen[p] < next) {
+                next = chosen[p];
+            }
+        }
+        colibri_distinct_at(s, s->distinct_count)->expert = next;
+        colibri_distinct_at(s, s->distinct_count)->slot = COLIBRI_NO;
+        first_pair[s->distinct_count++] = listed;
+        for (uint32_t p = 0; p < total; p++) {
+            if (chosen[p] == next) {
+                pairs[listed++] = p;
+            }
+        }
+        at = next;
+    }
+    first_pair[s->distinct_count] = listed;
+    s->pass_first = 0;
+    s->pass_end = 0;
+}
+
+/* --- slots --- */
+
+static uint32_t *colibri_slot_of(const colibri_session *s, const colibri_layer *layer, uint32_t expert)
+{
+    return colibri_pool_words(s, s->layout.slot_of) + layer->d.first_expert + expert;
+}
+
+/* The slot to give up: an empty one, else the least recently used that is neither leased nor in flight. */
+static uint32_t colibri_victim(const colibri_session *s)
+{
+    uint32_t best = COLIBRI_NO;
+    for (uint32_t i = 0; i < s->layout.slot_count; i++) {
+        const colibri_slot *slot = colibri_slot_at(s, i);
+        if (slot->leased || slot->state == COLIBRI_SLOT_ASKED) {
+            continue;
+        }
+        if (slot->state == COLIBRI_SLOT_EMPTY) {
+            return i;
+        }
+        if (best == COLIBRI_NO || slot->used_at < colibri_slot_at(s, best)->used_at) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+static void colibri_slot_empty(colibri_session *s, uint32_t index)
+{
+    colibri_slot *slot = colibri_slot_at(s, index);
+    if (slot->state != COLIBRI_SLOT_EMPTY) {
+        *colibri_slot_of(s, colibri_layer_at(s, slot->layer), slot->expert) = 0;
+    }
+    slot->state = COLIBRI_SLOT_EMPTY;
+    slot->leased = 0;
+}
+
+/* Ask the host for an expert. OK: in flight in *index; WAIT: later; negative: failed for good. */
+static int32_t colibri_slot_ask(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t *index)
+{
+    const colibri_layer *layer = colibri_layer_at(s, layer_index);
+    uint32_t i = colibri_victim(s);
+    if (i == COLIBRI_NO) {
+        return COLIBRI_WAIT;                    /* an abandoned fetch still holds the slots */
+    }
+    colibri_slot_empty(s, i);
+    colibri_slot *slot = colibri_slot_at(s, i);
+    colibri_fetch_request request;
+    colibri_fill(&request, 0, sizeof request);
+    request.offset = layer->expert_offset + expert * layer->d.expert_run;
+    request.bytes = layer->d.expert_run;
+    request.layer = layer_index;
+    request.expert = expert;
+    request.ticket = i;
+    request.destination = colibri_pool_at(s, s->layout.slot_data + i * s->layout.slot_bytes);
+    int32_t status = s->hooks.fetch(s->hooks.user, &request);
+    if (status < 0 || status == COLIBRI_WAIT) {
+        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_WAIT;
+    }
+    slot->layer = layer_index;
+    slot->expert = expert;
+    slot->state = COLIBRI_SLOT_ASKED;
+    slot->leased = 1;
+    *colibri_slot_of(s, layer, expert) = i + 1u;
+    *index = i;
+    s->stat_misses++;
+    s->stat_fetched += request.bytes;
+    return COLIBRI_OK;
+}
+
+/* Is an asked slot there? Its checksum must be right before any byte counts. */
+static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
+{
+    colibri_slot *slot = colibri_slot_at(s, index);
+    if (slot->state == COLIBRI_SLOT_READY) {
+        return COLIBRI_DONE;
+    }
+    int32_t status = s->hooks.fetched(s->hooks.user, index);
+    if (status == COLIBRI_WAIT) {
+        return COLIBRI_WAIT;
+    }
+    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
+    uint32_t crc = 0;
+    if (status >= 0) {
+        crc = colibri_crc32c(0, colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes),
+                             layer->d.expert_run);
+    }
+    if (status < 0 || crc != colibri_expert_sum_at(&s->view, layer->d.first_expert + slot->expert)->crc) {
+        colibri_slot_empty(s, index);
+        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT;
+    }
+    slot->state = COLIBRI_SLOT_READY;
+    return COLIBRI_DONE;
+}
+
+/* Lease the experts of the pass; what is missing is asked for first, all of it, then waited for. */
+static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
+{
+    const colibri_layer *layer = colibri_layer_at(s, layer_index);
+    int32_t result = COLIBRI_DONE;
+    for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
+        colibri_distinct *d = colibri_distinct_at(s, i);
+        if (d->slot != COLIBRI_NO) {
+            continue;
+        }
+        uint32_t held = *colibri_slot_of(s, layer, d->expert);
+        if (held) {
+            d->slot = held - 1u;
+            s->stat_hits += colibri_slot_at(s, d->slot)->state == COLIBRI_SLOT_READY;
+            colibri_slot_at(s, d->slot)->leased = 1;
+        }
+    }
+    for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
+        colibri_distinct *d = colibri_distinct_at(s, i);
+        int32_t status = COLIBRI_OK;
+        if (d->slot == COLIBRI_NO) {
+            status = colibri_slot_ask(s, layer_index, d->expert, &d->slot);
+        }
+        if (status < 0) {
+            return status;
+        }
+        result = status == COLIBRI_WAIT ? COLIBRI_WAIT : result;
+    }
+    for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
+        colibri_distinct *d = colibri_distinct_at(s, i);
+        if (d->slot != COLIBRI_NO) {
+            int32_t status = colibri_slot_poll(s, d->slot);
+            if (status < 0) {
+                d->slot = COLIBRI_NO;           /* asked for anew at the next call */
+                return status;
+            }
+            colibri_slot_at(s, d->slot)->used_at = ++s->clock;
+            result = status == COLIBRI_WAIT ? COLIBRI_WAIT : result;
+        }
+    }
+    return result;
+}
+
+/* Before the first unit of an EXPERT_UP: DONE, WAIT or an error (call again after either). */
+int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index)
+{
+    if (s->pass_end == COLIBRI_NO) {            /* first pass of this layer */
+        colibri_pass_list(s, colibri_layer_at(s, layer_index));
+    }
+    if (s->pass_end == s->pass_first) {
+        uint32_t room = s->layout.slot_count ? s->layout.slot_count : s->distinct_count;
+        uint32_t rest = s->distinct_count - s->pass_first;
+        s->pass_end = s->pass_first + (rest < room ? rest : room);
+    }
+    return s->layout.slot_count ? colibri_pass_lease(s, layer_index) : COLIBRI_DONE;
+}
+
+int colibri_pass_more(const colibri_session *s)
+{
+    return s->pass_end < s->distinct_count;
+}
+
+/* After the last unit of an EXPERT_DOWN: leases end, the next pass (if any) begins behind this one. */
+void colibri_pass_release(colibri_session *s)
+{
+    for (uint32_t i = 0; i < s->layout.slot_count; i++) {
+        colibri_slot_at(s, i)->leased = 0;
+    }
+    s->pass_first = s->pass_end;
+}
+
+/* Fetches that are still in flight into the pool; polls each once. */
+int colibri_slots_busy(colibri_session *s)
+{
+    int busy = 0;
+    for (uint32_t i = 0; i < s->layout.slot_count; i++) {
+        if (colibri_slot_at(s, i)->state == COLIBRI_SLOT_ASKED) {
+            busy |= colibri_slot_poll(s, i) == COLIBRI_WAIT;
+        }
+    }
+    return busy;
+}
+
+/* --- units --- */
+
+static const uint8_t *colibri_run_at(const colibri_session *s, const colibri_layer *layer, const colibri_distinct *d)
+{
+    if (d->slot != COLIBRI_NO) {
+        return colibri_pool_at(s, s->layout.slot_data + d->slot * s->layout.slot_bytes);
+    }
+    return s->view.blob + layer->expert_offset + d->expert * layer->d.expert_run;
+}
+
+void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t unit, uint32_t worker)
+{
+    const colibri_layer *layer = colibri_layer_at(s, layer_index);
+    uint32_t groups = colibri_groups(layer->d.ff);
+    uint32_t index = s->pass_first + unit / groups;
+    const uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair) + index;
+    const uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
+    const uint8_t *run = colibri_run_at(s, layer, colibri_distinct_at(s, index));
+    colibri_buffer out = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
+    for (uint32_t i = first_pair[0]; i < first_pair[1]; i++) {
+        colibri_gated_group(s, &layer->expert_gate, &layer->expert_up, run, &out, unit % groups,
+                            pairs[i] / layer->d.top_k, pairs[i], worker);
+    }
+}
+
+/* One tile of hidden: y = y + w * out for every expert of the pass, ascending. */
+void colibri_expert_down(colibri_session *s, uint32_t layer_index, uint32_t tile)
+{
+    const colibri_layer *layer = colibri_layer_at(s, layer_index);
+    const colibri_weight *w = &layer->expert_down;
+    const uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair);
+    const uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
+    const float *weight = colibri_pool_floats(s, layer->chosen_weight);
+    colibri_buffer in = colibri_gated_buffer(s, layer->d.ff, w->kind);
+    uint32_t lanes = w->rows - tile * 16u < 16u ? w->rows - tile * 16u : 16u;
+    for (uint32_t d = s->pass_first; d < s->pass_end; d++) {
+        const uint8_t *run = colibri_run_at(s, layer, colibri_distinct_at(s, d));
+        for (uint32_t i = first_pair[d]; i < first_pair[d + 1u]; i++) {
+            colibri_activation h = colibri_buffer_row(s, &in, pairs[i]);
+            uint32_t row = pairs[i] / layer->d.top_k;
+            float *y = colibri_pool_floats(s, s->layout.mixed) + (uint64_t)row * s->view.hidden + tile * 16u;
+            float acc[16];
+            colibri_tile_dot(w->kind, run + w->offset + tile * w->tile_bytes, w->columns, &h, acc);
+            for (uint32_t r = 0; r < lanes; r++) {
+                y[r] = y[r] + weight[pairs[i]] * acc[r];
+            }
+        }
+    }
+}

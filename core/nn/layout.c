@@ -1,0 +1,335 @@
+/*
+ * layout.c: the plan's arithmetic and its carving, one function for both. Walks the layers' descriptions and takes
+ * every buffer from the arena in a fixed order; then (start only) fills the layers with resolved addresses.
+ */
+#include "nn/session.h"
+
+typedef struct colibri_widths {
+    uint64_t gated;                             /* bytes of the widest gated-product buffer */
+    uint64_t kv;
+    uint64_t chosen_rows;                       /* sum of top_k over the layers */
+    uint64_t macs;
+    uint64_t expert_run;
+    uint32_t projected, attended, ops;
+    uint32_t moe;
+} colibri_widths;
+
+void colibri_buffer_shape(colibri_buffer *b, uint32_t columns, int has_x, int quantized)
+{
+    uint64_t groups = colibri_groups(columns);
+    uint64_t at = has_x ? colibri_round_up((uint64_t)columns * 4u, 64) : 0u;
+    colibri_fill(b, 0, sizeof *b);
+    b->columns = columns;
+    b->quantized = quantized != 0;
+    if (quantized) {
+        b->q_at = at;
+        b->d_at = at + groups * COLIBRI_GROUP;
+        b->sum_at = b->d_at + groups * 4u;
+        at = colibri_round_up(b->sum_at + groups * 4u, 64);
+    }
+    b->stride = at;
+}
+
+static uint64_t colibri_gated_stride(uint32_t columns, uint32_t kind)
+{
+    colibri_buffer b;
+    colibri_buffer_shape(&b, columns, !colibri_kind_quantized(kind), colibri_kind_quantized(kind));
+    return b.stride;
+}
+
+colibri_buffer colibri_gated_buffer(const colibri_session *s, uint32_t columns, uint32_t kind)
+{
+    colibri_buffer b;
+    colibri_buffer_shape(&b, columns, !colibri_kind_quantized(kind), colibri_kind_quantized(kind));
+    b.offset = s->layout.gated;
+    return b;
+}
+
+static uint64_t colibri_most(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static uint32_t colibri_role_kind(const colibri_view *view, const colibri_description *d, uint32_t role)
+{
+    return colibri_tensor_at(view, d->tensor[role])->kind;
+}
+
+/* Widest buffers and largest units over the FFN side of one layer. */
+static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *limits, const colibri_description *d,
+                              colibri_layout *layout, colibri_widths *w)
+{
+    uint64_t rows = limits->batch;
+    uint64_t tile = (uint64_t)COLIBRI_TILE_ROWS * rows;
+    uint32_t norm_kinds = 0;
+    if (d->ffn == COLIBRI_FFN_DENSE) {
+        uint32_t kind = colibri_role_kind(view, d, COLIBRI_ROLE_DOWN);
+        w->gated = colibri_most(w->gated, rows * colibri_gated_stride(d->ff, kind));
+        norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_GATE) | 1u << colibri_role_kind(view, d, COLIBRI_ROLE_UP);
+        w->macs = colibri_most(w->macs, colibri_most(4u * tile * view->hidden, tile * d->ff));
+    } else {
+        uint32_t kind = colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_DOWN);
+        w->gated = colibri_most(w->gated, rows * d->top_k * colibri_gated_stride(d->ff, kind));
+        norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_GATE) |
+                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_UP);
+        w->macs = colibri_most(w->macs, colibri_most(4u * tile * view->hidden, tile * d->top_k * d->ff));
+        w->macs = colibri_most(w->macs, (uint64_t)d->experts * view->hidden);
+        w->chosen_rows += d->top_k;
+        w->expert_run = colibri_most(w->expert_run, d->expert_run);
+        w->moe = 1;
+        layout->expert_bytes += d->expert_run * d->experts;
+        layout->expert_count += d->experts;
+        layout->max_top_k = (uint32_t)colibri_most(layout->max_top_k, d->top_k);
+        layout->max_experts = (uint32_t)colibri_most(layout->max_experts, d->experts);
+    }
+    if (d->shared_ff) {
+        uint32_t kind = colibri_role_kind(view, d, COLIBRI_ROLE_SHARED_DOWN);
+        w->gated = colibri_most(w->gated, rows * colibri_gated_stride(d->shared_ff, kind));
+        norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_SHARED_GATE) |
+                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_SHARED_UP);
+        w->macs = colibri_most(w->macs, tile * d->shared_ff);
+    }
+    layout->quantize_norm |= (norm_kinds >> COLIBRI_KIND_Q8) != 0u;
+}
+
+/* Positions from the first seen one's tile to the row's own, whole tiles. */
+static uint64_t colibri_score_lanes(const colibri_limits *limits, uint32_t window)
+{
+    uint64_t all = colibri_round_up(limits->context, COLIBRI_TILE_ROWS);
+    uint64_t seen = colibri_round_up((uint64_t)window + COLIBRI_TILE_ROWS - 1u, COLIBRI_TILE_ROWS);
+    return window && seen < all ? seen : all;
+}
+
+static void colibri_widen_attention(const colibri_view *view, const colibri_limits *limits,
+                                    const colibri_description *d, colibri_layout *layout, colibri_widths *w, int *bad)
+{
+    colibri_layer layer;
+    uint32_t q = d->heads * d->head_dim;
+    uint32_t kinds = 1u << colibri_role_kind(view, d, COLIBRI_ROLE_Q) | 1u << colibri_role_kind(view, d, COLIBRI_ROLE_K) |
+                     1u << colibri_role_kind(view, d, COLIBRI_ROLE_V);
+    colibri_fill(&layer, 0, sizeof layer);
+    layer.d = *d;
+    colibri_kv_shape(limits, &layer);
+    uint64_t tile = layer.k_tile_bytes + layer.v_tile_bytes;
+    w->kv = colibri_add(w->kv, colibri_mul(colibri_mul(tile, layer.kv_tiles, bad), d->kv_heads, bad), bad);
+    layout->kv_bytes_per_token += tile * d->kv_heads / COLIBRI_TILE_ROWS;
+    layout->quantize_norm |= (kinds >> COLIBRI_KIND_Q8) != 0u;
+    layout->quantize_attended |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_O)) != 0;
+    layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, colibri_score_lanes(limits, d->window));
+    layout->head_dim = (uint32_t)colibri_most(layout->head_dim, d->head_dim);
+    w->projected = (uint32_t)colibri_most(w->projected, (uint64_t)q + 2u * (uint64_t)d->kv_heads * d->head_dim);
+    w->attended = (uint32_t)colibri_most(w->attended, q);
+    w->macs = colibri_most(w->macs, 2u * (uint64_t)layer.kv_tiles * COLIBRI_TILE_ROWS * d->head_dim);
+    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_TILE_ROWS * limits->batch * colibri_most(view->hidden, q));
+}
+
+static int32_t colibri_widen_all(const colibri_view *view, const colibri_limits *limits, colibri_layout *layout,
+                                 colibri_widths *w, int *bad, colibri_detail *detail)
+{
+    colibri_cursor cursor;
+    colibri_description d;
+    colibri_op ops[24];
+    int32_t status = colibri_layer_begin(view, &cursor, detail);
+    w->ops = 3;                                 /* embed, final norm, head */
+    for (uint32_t l = 0; status >= 0 && l < view->layers; l++) {
+        status = colibri_layer_next(view, &cursor, &d, detail);
+        if (status >= 0) {
+            w->ops += colibri_tape_layer_ops(&d, ops, l);
+            colibri_widen_attention(view, limits, &d, layout, w, bad);
+            colibri_widen_ffn(view, limits, &d, layout, w);
+        }
+    }
+    for (uint32_t i = 0; i < view->model_tensors; i++) {
+        const colibri_tensor *t = colibri_tensor_at(view, i);
+        if (t->role == COLIBRI_ROLE_HEAD || t->second_role == COLIBRI_ROLE_HEAD) {
+            layout->quantize_norm |= colibri_kind_quantized(t->kind) != 0;
+        }
+    }
+    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_TILE_ROWS * limits->logit_rows * view->hidden);
+    return status;
+}
+
+static void colibri_carve_activations(const colibri_view *view, const colibri_limits *limits,
+                                      const colibri_widths *w, colibri_layout *layout, colibri_arena *arena)
+{
+    colibri_arena_region(arena, COLIBRI_REGION_ACTIVATIONS);
+    layout->rows = colibri_arena_take(arena, limits->batch, sizeof(colibri_row_state));
+    layout->logit_row = colibri_arena_take(arena, limits->logit_rows, 4);
+    layout->residual = colibri_arena_take(arena, limits->batch, (uint64_t)view->hidden * 4u);
+    colibri_buffer_shape(&layout->norm, view->hidden, 1, layout->quantize_norm != 0u);
+    layout->norm.offset = colibri_arena_take(arena, limits->batch, layout->norm.stride);
+    layout->qkv_stride = colibri_round_up((uint64_t)w->projected * 4u, 64);
+    layout->qkv = colibri_arena_take(arena, limits->batch, layout->qkv_stride);
+    colibri_buffer_shape(&layout->attended, w->attended, 1, layout->quantize_attended != 0u);
+    layout->attended.offset = colibri_arena_take(arena, limits->batch, layout->attended.stride);
+    layout->gated = colibri_arena_take(arena, 1, w->gated);
+    layout->mixed = colibri_arena_take(arena, w->moe ? limits->batch : 0u, (uint64_t)view->hidden * 4u);
+}
+
+static void colibri_carve_scratch(const colibri_view *view, const colibri_limits *limits, const colibri_widths *w,
+                                  colibri_layout *layout, colibri_arena *arena)
+{
+    colibri_buffer query;
+    colibri_arena_region(arena, COLIBRI_REGION_SCORES);
+    colibri_buffer_shape(&query, layout->head_dim, 0, 1);
+    layout->acc_at = colibri_round_up((uint64_t)layout->score_lanes * 4u, 64);
+    layout->query_at = layout->acc_at + colibri_round_up((uint64_t)layout->head_dim * 4u, 64);
+    layout->scores_bytes = layout->query_at + query.stride;
+    layout->scores = colibri_arena_take(arena, limits->workers, layout->scores_bytes);
+
+    uint64_t pairs = (uint64_t)limits->batch * layout->max_top_k;
+    uint64_t distinct = pairs < layout->max_experts ? pairs : layout->max_experts;
+    colibri_arena_region(arena, COLIBRI_REGION_ROUTING);
+    layout->router_logits = colibri_arena_take(arena, limits->batch, colibri_round_up(layout->max_experts, 16) * 4u);
+    layout->shared_switch = colibri_arena_take(arena, w->moe ? limits->batch : 0u, 4);
+    layout->pairs = colibri_arena_take(arena, pairs, 4);
+    layout->distinct = colibri_arena_take(arena, distinct, 8);
+    layout->first_pair = colibri_arena_take(arena, w->moe ? distinct + 1u : 0u, 4);
+    layout->chosen = colibri_arena_take(arena, w->chosen_rows * limits->batch, 8);
+
+    colibri_arena_region(arena, COLIBRI_REGION_LOGITS);
+    layout->logit_stride = colibri_round_up(view->vocab, COLIBRI_TILE_ROWS) * 4u;
+    layout->logits = colibri_arena_take(arena, limits->logit_rows, layout->logit_stride);
+}
+
+int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limits, uint64_t text_bytes,
+                            colibri_layout *layout, colibri_arena *arena, colibri_detail *detail)
+{
+    colibri_widths w;
+    int bad = 0;
+    colibri_fill(layout, 0, sizeof *layout);
+    colibri_fill(&w, 0, sizeof w);
+    int32_t status = colibri_widen_all(view, limits, layout, &w, &bad, detail);
+    if (status < 0) {
+        return status;
+    }
+    colibri_arena_begin(arena);
+    colibri_arena_region(arena, COLIBRI_REGION_SESSION);
+    (void)colibri_arena_take(arena, 1, sizeof(colibri_session));
+    layout->layers = colibri_arena_take(arena, view->layers, sizeof(colibri_layer));
+    layout->sequences = colibri_arena_take(arena, limits->sequences, 4);
+    layout->faults = colibri_arena_take(arena, limits->workers, 64);
+    colibri_arena_region(arena, COLIBRI_REGION_TAPE);
+    layout->tape = colibri_arena_take(arena, w.ops, sizeof(colibri_op));
+    layout->ops = w.ops;
+    colibri_arena_region(arena, COLIBRI_REGION_KV);
+    layout->kv_sequence_bytes = w.kv;
+    layout->kv = colibri_arena_take(arena, limits->sequences, w.kv);
+    colibri_carve_activations(view, limits, &w, layout, arena);
+    colibri_carve_scratch(view, limits, &w, layout, arena);
+    layout->resident_bytes = view->table[COLIBRI_SECTION_RESIDENT].payload;
+    colibri_arena_region(arena, COLIBRI_REGION_RESIDENT);
+    layout->resident = colibri_arena_take(arena, (limits->flags & COLIBRI_LIMIT_RESIDENT_COPY) != 0u,
+                                          layout->resident_bytes);
+    int streamed = (limits->flags & COLIBRI_LIMIT_STREAM_EXPERTS) && w.moe;
+    layout->slot_count = streamed ? limits->slots : 0u;
+    layout->slot_bytes = w.expert_run;
+    colibri_arena_region(arena, COLIBRI_REGION_SLOTS);
+    layout->slots = colibri_arena_take(arena, layout->slot_count, sizeof(colibri_slot));
+    layout->slot_of = colibri_arena_take(arena, streamed ? layout->expert_count : 0u, 4);
+    layout->slot_data = colibri_arena_take(arena, layout->slot_count, w.expert_run);
+    colibri_arena_region(arena, COLIBRI_REGION_TEXT);
+    layout->text_bytes = text_bytes;
+    layout->text = colibri_arena_take(arena, 1, layout->text_bytes);
+    layout->pool_bytes = arena->used;
+    layout->largest_unit_macs = w.macs;
+    if (bad || arena->bad) {
+        return colibri_refuse(detail, COLIBRI_ERROR_OVERFLOW, 0, COLIBRI_FIELD_POOL_BYTES, 0, 0, 0, 0);
+    }
+    return COLIBRI_OK;
+}
+
+static colibri_weight colibri_resolve(const colibri_session *s, uint32_t index)
+{
+    colibri_weight w;
+    colibri_fill(&w, 0, sizeof w);
+    if (index != COLIBRI_NO) {
+        const colibri_tensor *t = colibri_tensor_at(&s->view, index);
+        w.offset = t->offset;
+        w.kind = t->kind;
+        w.rows = t->rows;
+        w.columns = t->columns;
+        w.tile_bytes = t->layout == COLIBRI_LAYOUT_TILES ? colibri_tile_bytes(t->kind, t->columns) : 0u;
+        if (s->limits.flags & COLIBRI_LIMIT_RESIDENT_COPY) {
+            w.in_pool = 1;
+            w.offset = s->layout.resident + (t->offset - s->view.table[COLIBRI_SECTION_RESIDENT].offset);
+        }
+    }
+    return w;
+}
+
+/* Expert matrices are found from their run's first byte, wherever the run is. */
+static colibri_weight colibri_resolve_expert(const colibri_session *s, const colibri_description *d, uint32_t role)
+{
+    colibri_weight w = colibri_resolve(s, d->tensor[role]);
+    if (w.rows) {
+        w.in_pool = 0;
+        w.offset = colibri_tensor_at(&s->view, d->tensor[role])->offset -
+                   colibri_tensor_at(&s->view, d->tensor[COLIBRI_ROLE_EXPERT_GATE])->offset;
+    }
+    return w;
+}
+
+static void colibri_layer_resolve(const colibri_session *s, colibri_layer *layer)
+{
+    const uint32_t *t = layer->d.tensor;
+    int dense = layer->d.ffn == COLIBRI_FFN_DENSE;
+    layer->attention_norm = colibri_resolve(s, t[COLIBRI_ROLE_ATTENTION_NORM]);
+    layer->q = colibri_resolve(s, t[COLIBRI_ROLE_Q]);
+    layer->k = colibri_resolve(s, t[COLIBRI_ROLE_K]);
+    layer->v = colibri_resolve(s, t[COLIBRI_ROLE_V]);
+    layer->o = colibri_resolve(s, t[COLIBRI_ROLE_O]);
+    layer->q_bias = colibri_resolve(s, t[COLIBRI_ROLE_Q_BIAS]);
+    layer->k_bias = colibri_resolve(s, t[COLIBRI_ROLE_K_BIAS]);
+    layer->v_bias = colibri_resolve(s, t[COLIBRI_ROLE_V_BIAS]);
+    layer->o_bias = colibri_resolve(s, t[COLIBRI_ROLE_O_BIAS]);
+    layer->q_norm = colibri_resolve(s, t[COLIBRI_ROLE_Q_NORM]);
+    layer->k_norm = colibri_resolve(s, t[COLIBRI_ROLE_K_NORM]);
+    layer->ffn_norm = colibri_resolve(s, t[COLIBRI_ROLE_FFN_NORM]);
+    layer->gate = colibri_resolve(s, t[dense ? COLIBRI_ROLE_GATE : COLIBRI_ROLE_SHARED_GATE]);
+    layer->up = colibri_resolve(s, t[dense ? COLIBRI_ROLE_UP : COLIBRI_ROLE_SHARED_UP]);
+    layer->down = colibri_resolve(s, t[dense ? COLIBRI_ROLE_DOWN : COLIBRI_ROLE_SHARED_DOWN]);
+    layer->router = colibri_resolve(s, t[COLIBRI_ROLE_ROUTER]);
+    layer->shared_switch = colibri_resolve(s, t[COLIBRI_ROLE_SHARED_SWITCH]);
+    layer->expert_gate = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_GATE);
+    layer->expert_up = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_UP);
+    layer->expert_down = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_DOWN);
+    if (!dense) {
+        layer->expert_offset = colibri_tensor_at(&s->view, t[COLIBRI_ROLE_EXPERT_GATE])->offset;
+    }
+}
+
+int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail)
+{
+    colibri_cursor cursor;
+    uint64_t kv = 0;
+    uint64_t chosen = s->layout.chosen;
+    int32_t status = colibri_layer_begin(&s->view, &cursor, detail);
+    for (uint32_t l = 0; status >= 0 && l < s->view.layers; l++) {
+        colibri_layer *layer = colibri_layer_at(s, l);
+        colibri_fill(layer, 0, sizeof *layer);
+        status = colibri_layer_next(&s->view, &cursor, &layer->d, detail);
+        if (status < 0) {
+            break;
+        }
+        colibri_layer_resolve(s, layer);
+        colibri_kv_shape(&s->limits, layer);
+        layer->kv_offset = kv;
+        kv += (layer->k_tile_bytes + layer->v_tile_bytes) * layer->kv_tiles * layer->d.kv_heads;
+        layer->chosen = chosen;
+        layer->chosen_weight = chosen + (uint64_t)s->limits.batch * layer->d.top_k * 4u;
+        chosen += (uint64_t)s->limits.batch * layer->d.top_k * 8u;
+    }
+    for (uint32_t i = 0; i < s->view.model_tensors; i++) {
+        const colibri_tensor *t = colibri_tensor_at(&s->view, i);
+        switch (t->role) {
+        case COLIBRI_ROLE_EMBED: s->embed = colibri_resolve(s, i); break;
+        case COLIBRI_ROLE_HEAD: s->head = colibri_resolve(s, i); break;
+        default: s->final_norm = colibri_resolve(s, i); break;
+        }
+        if (t->second_role == COLIBRI_ROLE_HEAD) {
+            s->head = colibri_resolve(s, i);
+        }
+    }
+    return status;
+}

@@ -1,0 +1,233 @@
+/*
+ * session.h: what lies in the pool. Fixed-width fields and offsets only (from the pool's or the blob's first byte), so
+ * that one plan is valid on every target. The session is the pool's first structure.
+ */
+#ifndef COLIBRI_SESSION_H
+#define COLIBRI_SESSION_H
+
+#include "blob/view.h"
+#include "kernels/kernels.h"
+#include "pool/pool.h"
+
+/* A weight in the blob, or in the pool where the resident part was copied. */
+typedef struct colibri_weight {
+    uint64_t offset;                            /* expert matrices: from the run's first byte */
+    uint32_t in_pool;
+    uint32_t kind;
+    uint32_t rows;
+    uint32_t columns;
+    uint64_t tile_bytes;                        /* 0: a vector, or absent (rows = 0) */
+} colibri_weight;
+
+typedef struct colibri_layer {
+    colibri_description d;
+    uint32_t reserved;
+    colibri_weight attention_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+    colibri_weight ffn_norm, gate, up, down;    /* gate, up, down: dense or shared expert */
+    colibri_weight router, expert_gate, expert_up, expert_down, shared_switch;
+    uint64_t expert_offset;                     /* of expert 0's run in the file */
+    uint64_t kv_offset;                         /* of this layer inside one sequence's cache */
+    uint64_t k_tile_bytes, v_tile_bytes;
+    uint64_t chosen;                            /* pool: uint32 [batch][top_k] experts, ascending */
+    uint64_t chosen_weight;                     /* pool: float32 [batch][top_k] */
+    uint32_t kv_tiles;                          /* tiles of 16 positions per KV head */
+    uint32_t reserved2;
+} colibri_layer;
+
+enum colibri_op_kind {
+    COLIBRI_OP_EMBED = 1,                       /* units: rows */
+    COLIBRI_OP_ATTENTION_NORM = 2,              /* rows */
+    COLIBRI_OP_QKV = 3,                         /* tiles of q, k and v */
+    COLIBRI_OP_PLACE = 4,                       /* rows: q/k norm, rotation, into the cache */
+    COLIBRI_OP_ATTEND = 5,                      /* rows x heads */
+    COLIBRI_OP_QUANTIZE = 6,                    /* rows: attention output */
+    COLIBRI_OP_PROJECT = 7,                     /* tiles of o */
+    COLIBRI_OP_FFN_NORM = 8,                    /* rows */
+    COLIBRI_OP_DENSE_UP = 9,                    /* groups of 32 columns of the gated product */
+    COLIBRI_OP_DENSE_DOWN = 10,                 /* tiles of hidden */
+    COLIBRI_OP_ROUTE = 11,                      /* rows */
+    COLIBRI_OP_EXPERT_UP = 12,                  /* experts of the pass x groups */
+    COLIBRI_OP_EXPERT_DOWN = 13,                /* tiles of hidden */
+    COLIBRI_OP_SHARED_UP = 14,                  /* groups */
+    COLIBRI_OP_SHARED_DOWN = 15,                /* tiles of hidden */
+    COLIBRI_OP_COMBINE = 16,                    /* rows */
+    COLIBRI_OP_FINAL_NORM = 17,                 /* rows that want logits */
+    COLIBRI_OP_HEAD = 18                        /* tiles of the vocabulary */
+};
+
+typedef struct colibri_op {
+    uint32_t kind;
+    uint32_t layer;
+} colibri_op;
+
+/* A buffer of activation rows: float32 at +0 where has_x, quantized form behind it where q_at is not 0. */
+typedef struct colibri_buffer {
+    uint64_t offset;
+    uint64_t stride;
+    uint64_t q_at, d_at, sum_at;
+    uint32_t columns;
+    uint32_t quantized;
+} colibri_buffer;
+
+typedef struct colibri_row_state {
+    uint32_t sequence;
+    uint32_t position;
+    uint32_t token;
+    uint32_t logit;                             /* index among the rows that want logits, COLIBRI_NO = none */
+} colibri_row_state;
+
+/* An expert slot. ticket = slot number. */
+typedef struct colibri_slot {
+    uint32_t layer;
+    uint32_t expert;
+    uint32_t state;
+    uint32_t leased;
+    uint64_t used_at;
+} colibri_slot;
+enum colibri_slot_state { COLIBRI_SLOT_EMPTY = 0, COLIBRI_SLOT_ASKED = 1, COLIBRI_SLOT_READY = 2 };
+
+/* Offsets of everything carved; made by colibri_layout_make for plan and start alike. */
+typedef struct colibri_layout {
+    uint64_t pool_bytes;
+    uint64_t layers, sequences, faults, tape, kv, kv_sequence_bytes;
+    uint64_t rows, logit_row;
+    uint64_t residual, qkv, qkv_stride, mixed;
+    colibri_buffer norm, attended;
+    uint64_t gated;                             /* gated products; rows laid out per layer */
+    uint64_t scores, scores_bytes, acc_at, query_at;    /* per worker: scores, V accumulators, quantized q */
+    uint64_t router_logits, shared_switch, pairs, distinct, first_pair, chosen;
+    uint64_t logits, logit_stride;
+    uint64_t resident;
+    uint64_t slots, slot_of, slot_data, slot_bytes;
+    uint64_t text, text_bytes;
+    uint64_t kv_bytes_per_token, largest_unit_macs, resident_bytes, expert_bytes, expert_count;
+    uint64_t unit_macs_reserved;
+    uint32_t ops, max_top_k, max_experts, quantize_norm, quantize_attended, score_lanes, head_dim, slot_count;
+    uint32_t reserved[2];
+} colibri_layout;
+
+enum colibri_session_state {
+    COLIBRI_STATE_STARTING = 1, COLIBRI_STATE_IDLE = 2, COLIBRI_STATE_RUNNING = 3, COLIBRI_STATE_STOPPED = 4
+};
+
+#define COLIBRI_SESSION_MAGIC 0x53494C43u       /* "CLIS" */
+
+struct colibri_session {
+    uint32_t magic;
+    uint32_t state;
+    colibri_view view;
+    colibri_limits limits;
+    colibri_hooks hooks;
+    colibri_layout layout;
+    colibri_weight embed, head, final_norm;
+    /* the tape's position */
+    uint32_t op, unit, units, prepared;
+    uint32_t unit_first;                        /* of the range announced to the workers */
+    uint32_t row_count, logit_count;
+    /* the pass of the experts op: distinct experts pass_first .. pass_end - 1 of distinct_count */
+    uint32_t distinct_count, pass_first, pass_end;
+    uint32_t starting_tensor, starting_asked;
+    uint64_t clock;                             /* counts leases, for the slots' order of use */
+    uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched;
+};
+
+/* --- addresses --- */
+
+static inline uint8_t *colibri_pool_at(const colibri_session *s, uint64_t offset)
+{
+    return (uint8_t *)(uintptr_t)s + offset;
+}
+
+static inline float *colibri_pool_floats(const colibri_session *s, uint64_t offset)
+{
+    return (float *)(void *)colibri_pool_at(s, offset);
+}
+
+static inline uint32_t *colibri_pool_words(const colibri_session *s, uint64_t offset)
+{
+    return (uint32_t *)(void *)colibri_pool_at(s, offset);
+}
+
+static inline colibri_layer *colibri_layer_at(const colibri_session *s, uint32_t layer)
+{
+    return (colibri_layer *)(void *)colibri_pool_at(s, s->layout.layers) + layer;
+}
+
+static inline colibri_row_state *colibri_row_at(const colibri_session *s, uint32_t row)
+{
+    return (colibri_row_state *)(void *)colibri_pool_at(s, s->layout.rows) + row;
+}
+
+static inline const uint8_t *colibri_weight_at(const colibri_session *s, const colibri_weight *w)
+{
+    return w->in_pool ? colibri_pool_at(s, w->offset) : s->view.blob + w->offset;
+}
+
+static inline const float *colibri_vector_at(const colibri_session *s, const colibri_weight *w)
+{
+    return (const float *)(const void *)colibri_weight_at(s, w);
+}
+
+static inline float *colibri_residual_at(const colibri_session *s, uint32_t row)
+{
+    return colibri_pool_floats(s, s->layout.residual + (uint64_t)row * s->view.hidden * 4u);
+}
+
+static inline float *colibri_qkv_at(const colibri_session *s, uint32_t row)
+{
+    return colibri_pool_floats(s, s->layout.qkv + row * s->layout.qkv_stride);
+}
+
+/* Row `row` of a buffer; the pointers are writable behind the kernels' const. */
+static inline colibri_activation colibri_buffer_row(const colibri_session *s, const colibri_buffer *b, uint64_t row)
+{
+    const uint8_t *base = colibri_pool_at(s, b->offset + row * b->stride);
+    colibri_activation a;
+    a.x = (const float *)(const void *)base;
+    a.q = (const int8_t *)(base + b->q_at);
+    a.d = (const float *)(const void *)(base + b->d_at);
+    a.sum = (const int32_t *)(const void *)(base + b->sum_at);
+    return a;
+}
+
+static inline void colibri_fault(const colibri_session *s, uint32_t worker)
+{
+    colibri_pool_words(s, s->layout.faults)[16u * worker] = 1;
+}
+
+/* Sizes of a buffer row; columns x float32 where has_x, the quantized form where quantized. */
+void colibri_buffer_shape(colibri_buffer *b, uint32_t columns, int has_x, int quantized);
+/* The gated products of a layer: `rows` of them, kind of the matrix that reads them. */
+colibri_buffer colibri_gated_buffer(const colibri_session *s, uint32_t columns, uint32_t kind);
+int colibri_quantize_into(const colibri_activation *a, uint32_t first, const float *x, uint32_t count);
+
+/* layout.c */
+/* text_bytes: scratch of the text room, which this room does not know */
+int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limits, uint64_t text_bytes,
+                            colibri_layout *layout, colibri_arena *arena, colibri_detail *detail);
+int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail);
+/* tape.c */
+uint32_t colibri_tape_layer_ops(const colibri_description *d, colibri_op *ops, uint32_t layer);
+void colibri_tape_build(colibri_session *s);
+uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op);
+uint64_t colibri_op_macs(const colibri_session *s, const colibri_op *op);
+void colibri_op_run(colibri_session *s, const colibri_op *op, uint32_t worker, uint32_t first, uint32_t count);
+/* attention.c */
+void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
+void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t head, uint32_t worker);
+void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer);
+/* ffn.c */
+void colibri_gated_group(colibri_session *s, const colibri_weight *gate, const colibri_weight *up, const uint8_t *base,
+                         const colibri_buffer *out, uint32_t group, uint32_t row, uint64_t out_row, uint32_t worker);
+/* router.c */
+void colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
+void colibri_route_begin(colibri_session *s, const colibri_layer *layer);
+/* experts.c: the pass list and its leases; the only place that calls the store */
+int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);
+int colibri_pass_more(const colibri_session *s);
+void colibri_pass_release(colibri_session *s);
+void colibri_expert_up(colibri_session *s, uint32_t layer, uint32_t unit, uint32_t worker);
+void colibri_expert_down(colibri_session *s, uint32_t layer, uint32_t tile);
+int colibri_slots_busy(colibri_session *s);
+
+#endif
