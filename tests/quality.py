@@ -90,6 +90,18 @@ def windows(folder: Path, length: int = WINDOW) -> list[list[int]]:
     return cut
 
 
+def tales(folder: Path, count: int = 20) -> list[list[int]]:
+    """Whole tales the demo model was never trained on, with a question and its answer."""
+    from tokenizers import Tokenizer
+
+    from colibri.demo import corpus
+    from colibri.demo.tales import question_prompt
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    unseen = [f"{question_prompt(tale, question)} {answer}" for tale, question, answer in corpus.test_questions()]
+    return [tokenizer.encode(text).ids for text in unseen[:count]]
+
+
 def transformers_logits(folder: Path) -> Logits:
     """float32 transformers on CPU as the reference (needs the extra `[oracle]`)."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -9,6 +9,8 @@ Run as a program it prints the folder: python tests/smollm2.py [f32|bf16|moe]
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import json
 import os
@@ -302,6 +304,27 @@ def moe_folder() -> Path:
     Of the seeds 0 to 5 this one answers QUESTION with the widest margin (1.4; the others 0.3 to 1.0).
     """
     return upcycle(hf_folder("f32"), experts=8, top_k=2, noise=0.05, seed=3)
+
+
+@functools.cache
+def _blobs() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="smollm2-", dir=cache_root()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@functools.cache
+def blob(model: str, weights: str) -> Path:
+    """The "dense" model or the "moe" as a .colibri file, converted once per process, removed at its end.
+
+    Never cached for longer: what is tested is today's converter.
+    """
+    from colibri.convert import ConvertOptions, convert
+
+    source = {"dense": lambda: hf_folder("f32"), "moe": moe_folder}[model]()
+    path = _blobs() / f"{model}-{weights}.colibri"
+    convert(source, path, ConvertOptions(weights=weights))
+    return path
 
 
 def main(arguments: list[str]) -> int:
