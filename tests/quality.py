@@ -98,8 +98,9 @@ def tales(folder: Path, count: int = 20) -> list[list[int]]:
     from colibri.demo.tales import question_prompt
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    unseen = [f"{question_prompt(tale, question)} {answer}" for tale, question, answer in corpus.test_questions()]
-    return [tokenizer.encode(text).ids for text in unseen[:count]]
+    unseen = corpus.test_questions()[:count]
+    texts = [f"{question_prompt(tale, question)} {answer}" for tale, question, answer in unseen]
+    return [tokenizer.encode(text).ids for text in texts]
 
 
 def transformers_logits(folder: Path) -> Logits:
