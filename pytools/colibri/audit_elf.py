@@ -7,7 +7,8 @@ from __future__ import annotations
 import io
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from elftools.elf.elffile import ELFFile
@@ -35,6 +36,7 @@ ESTIMATES = {
 # pointer that a function without calls may use.
 CALL_BYTES = {"x64": 8}
 LEAF_BYTES = {"x64": 128}
+SWITCH_WINDOW = 12                          # instructions between a switch's addition and its jump
 
 
 def disassembler(arch: str) -> Any:
@@ -171,7 +173,7 @@ class Object:
     def _walk(self, function: Function, index: int, lines: Iterator[tuple[int, int, str, str]],
               relocations: dict[int, tuple[str | None, int | None, int]]) -> None:
         """Calls and refused instructions of one function."""
-        before = ""
+        before: deque[str] = deque(maxlen=SWITCH_WINDOW)
         for address, size, mnemonic, operands in lines:
             mnemonic = mnemonic.split()[-1]                     # without `lock`, `notrack`, `rep`
             if FUSED[self.arch].match(mnemonic):
@@ -180,7 +182,7 @@ class Object:
                 function.estimates.append(mnemonic)
             relocation = next((relocations[at] for at in range(address, address + size) if at in relocations), None)
             kind = branch_kind(self.arch, mnemonic, operands, before, relocation is not None)
-            before = f"{mnemonic} {operands}"
+            before.append(f"{mnemonic} {operands}")
             if kind == "indirect":
                 function.indirect += 1
             elif kind in ("call", "jump"):
@@ -207,28 +209,33 @@ def immediate(operands: str) -> int | None:
     return int(found[1], 0) if found else None
 
 
-def branch_kind(arch: str, mnemonic: str, operands: str, before: str, relocated: bool) -> str:
-    """'call', 'jump', 'indirect' (through a pointer), 'table' (a switch) or ''. A switch adds an offset to a
-    base just before the jump, or jumps through a table at a fixed address (then the jump holds a relocation);
-    a call through a pointer does neither."""
+def is_sum(register: str, before: Iterable[str]) -> bool:
+    """Whether the last instruction that wrote a register was an addition: base plus offset of a switch."""
+    for line in reversed(list(before)):
+        mnemonic, _, operands = line.partition(" ")
+        if operands.split(",")[0] == register and not mnemonic.startswith(("cmp", "test", "str", "push")):
+            return mnemonic == "add"
+    return False
+
+
+def branch_kind(arch: str, mnemonic: str, operands: str, before: Iterable[str], relocated: bool) -> str:
+    """'call', 'jump', 'indirect' (through a pointer), 'table' (a switch) or ''. A switch jumps to the sum of a
+    base and an offset, or through a table at a fixed address (then the jump holds a relocation); a call through a
+    pointer does neither."""
     if arch == "x64":
         if mnemonic == "call":
             return "call" if immediate(operands) is not None else "indirect"
         if mnemonic == "jmp":
             if immediate(operands) is not None:
                 return "jump"
-            switch = before.startswith(f"add {operands},") or ("*8" in operands and relocated)
+            switch = is_sum(operands, before) or ("*8" in operands and relocated)
             return "table" if switch else "indirect"
         return "jump" if re.match(r"j[a-z]+$", mnemonic) else ""
     if arch == "AArch64":
         if mnemonic in ("bl", "b") or re.match(r"(b\.|cbn?z|tbn?z)", mnemonic):
             return "call" if mnemonic == "bl" else "jump"
         if mnemonic in ("blr", "br"):
-            switch = mnemonic == "br" and before.startswith(f"add {operands},")
+            switch = mnemonic == "br" and is_sum(operands, before)
             return "table" if switch else "indirect"
         return ""
-    if mnemonic in ("jal", "j", "call", "tail"):
-        return "call"
-    if mnemonic in ("jalr", "jr", "c.jr", "c.jalr", "c.j"):
-        return ""                                               # calls are auipc + jalr pairs: not followed here
-    return "jump" if re.match(r"(c\.)?b[a-z]+$", mnemonic) else ""
+    return ""                               # RISC-V: calls are auipc and jalr pairs, not followed here
