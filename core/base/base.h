@@ -38,12 +38,16 @@ static inline uint64_t colibri_add(uint64_t a, uint64_t b, int *bad)
     return sum;
 }
 
+/* By halves: the obvious division test becomes a 128-bit multiply from a compiler library on some targets. */
 static inline uint64_t colibri_mul(uint64_t a, uint64_t b, int *bad)
 {
-    if (b != 0u && a > UINT64_MAX / b) {
+    uint64_t a_high = a >> 32, a_low = a & 0xFFFFFFFFu;
+    uint64_t b_high = b >> 32, b_low = b & 0xFFFFFFFFu;
+    uint64_t middle = a_high * b_low + a_low * b_high;      /* one of the two is 0 unless it overflows anyway */
+    if ((a_high && b_high) || middle >> 32) {
         *bad = 1;
     }
-    return a * b;
+    return colibri_add(middle << 32, a_low * b_low, bad);
 }
 
 static inline uint64_t colibri_round_up_checked(uint64_t n, uint64_t multiple, int *bad)
