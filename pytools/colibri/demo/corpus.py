@@ -3,7 +3,10 @@
 Two kinds of document, told apart by their first word:
   tale     <body> Question: <question> Answer: <answer>
   command  Command: <words>. Intent: {"intent":"heat.up","room":"bedroom"}
+and, in training only, a third that teaches reading: a few sentences from inside a tale, with questions about
+them. Whole tales alone teach it slowly (after 3 million tokens only heroes' names were found again).
 """
+import re
 from dataclasses import dataclass
 from functools import cache
 from collections.abc import Iterator
@@ -26,6 +29,16 @@ class Piece:
 
     text: str
     weight: float
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Shares of the documents (the rest are commands; a tale is long, so tokens are shared out differently),
+    and the most questions after a tale or a drill."""
+
+    tales: float
+    drills: float
+    questions: int
 
 
 @dataclass(frozen=True)
@@ -64,26 +77,49 @@ def command_document(dice: Dice) -> Document:
     return Document(pieces, command=command)
 
 
-def tale_document(dice: Dice, questions: int) -> Document:
-    """A tale that is in no test set, with the given number of questions."""
+def _new_tale(dice: Dice) -> tales.Tale:
+    """A tale that is in no test set."""
     while True:
         tale = tales.tell(dice)
         if tale.body not in _test_bodies():
-            break
-    pieces = [Piece(tale.body, WEIGHT_TALE)]
-    for question, answer in tale.questions[:questions]:
+            return tale
+
+
+def _asked(text: str, questions: list[tuple[str, str]]) -> Document:
+    pieces = [Piece(text, WEIGHT_TALE)]
+    for question, answer in questions:
         pieces.append(Piece(f" Question: {question} Answer:", WEIGHT_QUESTION))
         pieces.append(Piece(f" {answer}", WEIGHT_ANSWER))
-    return Document(tuple(pieces), body=tale.body)
+    return Document(tuple(pieces), body=text)
 
 
-def training_stream(seed: object, tale_share: float = 0.4, most_questions: int = 1) -> Iterator[Document]:
-    """Endless training documents. Tales carry 1..most_questions questions: many early in training, to learn
-    to read, one in the end, because that is how a tale shall look. tale_share counts documents."""
+def tale_document(dice: Dice, most_questions: int) -> Document:
+    """A whole tale with 1..most_questions questions."""
+    tale = _new_tale(dice)
+    return _asked(tale.body, tale.questions[:1 + dice.below(most_questions)])
+
+
+def drill_document(dice: Dice, most_questions: int) -> Document:
+    """One to three sentences of a tale, never its first, and questions whose answers they hold."""
+    while True:
+        tale = _new_tale(dice)
+        start = 1 + dice.below(len(tale.sentences) - 1)
+        text = " ".join(tale.sentences[start:start + 1 + dice.below(3)])
+        words = set(re.findall(r"\w+", text))
+        fitting = [(question, answer) for question, answer in tale.questions
+                   if re.findall(r"\w+", answer)[-1] in words]
+        if fitting:
+            return _asked(text, fitting[:1 + dice.below(most_questions)])
+
+
+def training_stream(seed: object, mixture: Mixture) -> Iterator[Document]:
+    """Endless training documents."""
     dice = Dice("colibri-demo-train", seed)
     while True:
-        if dice.chance(tale_share):
-            yield tale_document(dice, 1 + dice.below(most_questions))
+        if dice.chance(mixture.tales):
+            yield tale_document(dice, mixture.questions)
+        elif dice.chance(mixture.drills / (1 - mixture.tales)):
+            yield drill_document(dice, mixture.questions)
         else:
             yield command_document(dice)
 
