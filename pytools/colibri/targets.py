@@ -223,7 +223,7 @@ def run_board(target: Target, job: Job, model: Model, limit: float) -> JobResult
         path = write_job(folder, job, model)
         command = [
             str(program("qemu-system-aarch64")), "-M", "virt", "-cpu", "cortex-a76", "-m", f"{mebibytes}M",
-            "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
+            "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
             "-semihosting-config", "enable=on,target=native",
             "-kernel", str(artefact("baremetal_arm64", "firmware.elf")),
             "-device", f"loader,file={escape(path)},addr={place['JOB']:#x},force-raw=on",
