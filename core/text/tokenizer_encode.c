@@ -100,17 +100,15 @@ static int32_t encode_normal(colibri_encoding *e)
     uint32_t start = s->raw.start;
     uint32_t end = s->raw.found == COLIBRI_NO_ID ? s->raw.end : s->raw.found_start;
     s->from_buffer = 0;
-    if ((e->t->head->flags & COLIBRI_TOKENIZER_NFC) != 0 && start < end) {
+    if ((e->t->head->flags & COLIBRI_TOKENIZER_NFC) != 0) {
         int32_t status = colibri_normalize(e, start, end);
         if (status != COLIBRI_DONE) {
             return status;
         }
-        s->from_buffer = s->normal.phase;
         if (s->from_buffer) {
             start = 0;
             end = s->normal.written;
         }
-        s->normal.phase = 0;
     }
     s->lead = start < end && (e->t->head->flags & COLIBRI_TOKENIZER_PREFIX_MARK) != 0 ? COLIBRI_SPACE_MARK_CODE : 0;
     colibri_added_begin(&s->normalized, start, end);

@@ -155,8 +155,9 @@ typedef struct colibri_tokenizer_header {
     colibri_tokenizer_table class_top;          /* uint16, code >> 7: which leaf */
     colibri_tokenizer_table class_leaves;       /* bytes, 128 a leaf: which mask */
     colibri_tokenizer_table class_masks;        /* uint32, at most 256 */
-    colibri_tokenizer_table combining_top;      /* uint16 and bytes as above: canonical combining class; */
-    colibri_tokenizer_table combining_leaves;   /*   255 = class 0 that can follow in a composition */
+    colibri_tokenizer_table combining_top;      /* uint16, code >> 7: which leaf */
+    colibri_tokenizer_table combining_leaves;   /* bytes, 128 a leaf: rank of the combining class (0 = starter), */
+                                                /*   plus 128 where the NFC quick check says no or maybe */
     colibri_tokenizer_table decompositions;     /* colibri_tokenizer_span */
     colibri_tokenizer_table decomposed;         /* uint32 */
     colibri_tokenizer_table compositions;       /* colibri_tokenizer_compose */

@@ -72,11 +72,14 @@ typedef struct colibri_merge_state {
 typedef struct colibri_normal_state {
     uint32_t phase;
     uint32_t at;
+    uint32_t source_bytes;      /* read, with U+FFFD for what is not UTF-8 */
     uint32_t written;
-    uint32_t count;
+    uint32_t count;             /* characters of the stretch at work */
     uint32_t cursor;
-    uint32_t gap;
-    uint32_t width;
+    uint32_t run;
+    uint32_t kept;
+    uint32_t last;
+    uint32_t next;
 } colibri_normal_state;
 
 typedef struct colibri_encode_state {

@@ -248,7 +248,7 @@ def build_tokenizer_section(document: dict[str, Any], settings: dict[str, Any]) 
     bits = {name: getattr(section.c, "CLASS_" + name) for name in sorted(classes)}
     for name, values in zip(("class_top", "class_leaves", "class_masks"), tables.class_table(bits), strict=True):
         section.table(name, values)
-    for name in ("combining_top", "combining_leaves", "decompositions", "decomposed", "compositions"):
-        section.table(name, b"")
+    for name, values in (tables.normalization() if "NFC" in rules.flags else {}).items():
+        section.table(name, values)
     section.table("roles", b"")
     return section.finish()

@@ -108,4 +108,69 @@ def class_table(bits: dict[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 def nfc(text: str) -> str:
     """A text in NFC, by the library."""
-    return library().normalizers.NFC().normalize_str(text)
+    return str(library().normalizers.NFC().normalize_str(text))
+
+
+_HANGUL = range(0xAC00, 0xD7A4)  # arithmetic, in the core
+_LOW, _HIGH = "\u0334", "\u0345"  # combining classes 1 (the lowest but for starters) and 240 (the highest)
+
+
+def _one_by_one(normalize: Any, strings: list[str]) -> list[str]:
+    """Each string normalized on its own; a newline between them keeps them apart."""
+    return str(normalize("\n".join(strings))).split("\n")
+
+
+def _combining_ranks(marks: list[str], nfd: Any) -> dict[str, int]:
+    """Combining classes, as ranks from 1: two marks change places where the second one's class is lower."""
+    groups: list[list[str]] = []  # ascending
+    for mark in marks:
+        low, high = 0, len(groups)
+        while low < high:
+            middle = (low + high) // 2
+            other = groups[middle][0]
+            if nfd(mark + other) == other + mark:
+                low = middle + 1
+            elif nfd(other + mark) == mark + other:
+                high = middle
+            else:
+                groups[middle].append(mark)
+                break
+        else:
+            groups.insert(low, [mark])
+    return {mark: rank for rank, group in enumerate(groups, 1) for mark in group}
+
+
+@lru_cache(maxsize=1)
+def normalization() -> dict[str, np.ndarray]:
+    """The tables of NFC by their names in the section."""
+    nfd, both = library().normalizers.NFD().normalize_str, library().normalizers.NFC().normalize_str
+    text, _ = _every_character()
+    single = [character for character in text if character != "\n" and ord(character) not in _HANGUL]
+    apart = dict(zip(single, _one_by_one(nfd, single), strict=True))
+    whole = dict(zip(single, _one_by_one(both, single), strict=True))
+    plain = [character for character in single if apart[character] == character]
+    between = _one_by_one(nfd, [_HIGH + c + _LOW for c in plain])  # stays where c is a starter, which keeps them apart
+    marks = [c for c, after in zip(plain, between, strict=True) if after != _HIGH + c + _LOW]
+    ranks = _combining_ranks(marks, nfd)
+    split = [c for c in single if apart[c] != c]
+    spans, pieces, pairs = [], [], []
+    for character in split:
+        codes = [ord(c) for c in apart[character]]
+        spans.append((ord(character), len(pieces), len(codes)))
+        pieces += codes
+        if whole[character] == character:  # composed again by itself: a primary composite
+            first, second = both(apart[character][:-1]), apart[character][-1]
+            if len(first) != 1 or both(first + second) != character:
+                raise ValueError(f"U+{ord(character):04X} composes in an unknown way")
+            pairs.append((ord(first), ord(second), ord(character)))
+    table = np.zeros(CODES, dtype="u1")
+    for character, rank in ranks.items():
+        table[ord(character)] = rank
+    for character in split:
+        table[ord(character)] |= 0x80 if whole[character] != character else 0
+    table[[second for _, second, _ in pairs]] |= 0x80
+    table[[*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]] |= 0x80  # vowels and finals of Hangul syllables
+    top, leaves = two_level(table)
+    return {"combining_top": top, "combining_leaves": leaves,
+            "decompositions": np.array(spans, dtype="<u4").reshape(-1, 3), "decomposed": np.array(pieces, dtype="<u4"),
+            "compositions": np.array(sorted(pairs), dtype="<u4").reshape(-1, 3)}  # fmt: skip
