@@ -12,9 +12,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import cffi
-
-from . import library
 from .errors import InputError, MissingTool
 
 Message = Mapping[str, str]
@@ -76,24 +73,11 @@ def render(template: str, messages: Sequence[Message], tokens: Mapping[str, str]
                          "with another chat_template") from None
 
 
-@lru_cache(maxsize=None)
-def tokenizer_header() -> Any:
-    """cffi with core/text/tokenizer_format.h."""
-    root = library.repository()
-    places = [library.data_folder() / "include" / "tokenizer_format.h"]
-    if root:
-        places.insert(0, root / "core" / "text" / "tokenizer_format.h")
-    for place in places:
-        if place.is_file():
-            maker = cffi.FFI()
-            maker.cdef(library.declarations(place.read_text(encoding="utf-8")))
-            return maker
-    raise MissingTool(f"{places[0]}: not found; install the package again or run `python -m SCons package`")
-
-
 def special_ids(section: bytes) -> dict[str, int]:
     """bos, eos, unk and pad of a tokenizer section, without those it does not have."""
-    ffi = tokenizer_header()
+    from .tokenizer import layout
+
+    ffi, _ = layout()
     if len(section) < ffi.sizeof("colibri_tokenizer_header"):
         return {}
     head = ffi.from_buffer("colibri_tokenizer_header *", section[:ffi.sizeof("colibri_tokenizer_header")])

@@ -134,8 +134,8 @@ class JobResult:
     planned_bytes: int = 0
     used_bytes: int = 0
     stats: dict[str, int] = field(default_factory=dict)
-    seconds_prefill: float = 0.0
-    seconds_decode: float = 0.0
+    seconds_prefill: float | None = None    # None: the target has no clock
+    seconds_decode: float | None = None
     seconds: float = 0.0                    # the whole run as this process saw it
     stack_bytes: int = 0
     checks: dict[str, str] = field(default_factory=dict)        # name -> "ok" or "expected X, found Y"
@@ -212,7 +212,7 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.used_bytes = int(rest[0])
         case "stats":
             result.stats = dict(zip(STAT_NAMES, map(int, rest), strict=True))
-        case "time":
+        case "time" if rest != ["0", "0"]:
             result.seconds_prefill, result.seconds_decode = int(rest[0]) / 1e6, int(rest[1]) / 1e6
         case "stack":
             result.stack_bytes = int(rest[0])

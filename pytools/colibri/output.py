@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,8 +36,11 @@ class Output:
     def document(self, values: dict[str, Any]) -> None:
         """The one JSON document of --json; nothing without it."""
         if self.as_json:
-            json.dump({"schema": SCHEMA, **values}, sys.stdout, ensure_ascii=False, indent=2)
-            sys.stdout.write("\n")
+            text = json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False, indent=2)
+            # lists of numbers on one line; a raw line break cannot stand inside a JSON string
+            text = re.sub(r"\[\n\s*(-?[\d.e+-]+(?:,\n\s*-?[\d.e+-]+)*)\n\s*\]",
+                          lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]", text)
+            sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
     def note(self, text: str) -> None:

@@ -84,7 +84,7 @@ def collect(report: Report, target: targets.Target, job: Job, model: Model) -> J
 def rate(result: JobResult) -> float:
     """Tokens per second of the writing part; where a target has no clock, of the whole run."""
     made = len(result.tokens.get(0, []))
-    if result.seconds_decode > 0:
+    if result.seconds_decode:
         return (made - 1) / result.seconds_decode
     return made / result.seconds if result.seconds > 0 else 0.0
 

@@ -150,8 +150,10 @@ def write_routes(options: argparse.Namespace, routes: list[dict[str, Any]], outp
 def tell(document: dict[str, Any], info: Info, output: Output) -> None:
     """Numbers on the side."""
     made, seconds = len(document["tokens"]), document["seconds_decode"]
-    rate = f", {(made - 1) / seconds:.1f} tokens per second" if made > 1 and seconds > 0 else ""
-    output.note(f"{document['prompt_tokens']} prompt tokens in {document['seconds_prefill']:.2f} s, {made} tokens in "
-                f"{seconds:.2f} s{rate}; finish {document['finish']}; pool {document['used_bytes']:,} bytes")
+    prefill = "" if document["seconds_prefill"] is None else f" in {document['seconds_prefill']:.2f} s"
+    decode = "" if seconds is None else f" in {seconds:.2f} s"
+    rate = f", {(made - 1) / seconds:.1f} tokens per second" if made > 1 and seconds else ""
+    output.note(f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decode}{rate}; finish "
+                f"{document['finish']}; pool {document['used_bytes']:,} bytes")
     if document["digest"]:
         output.note(f"digest {document['digest']}")
