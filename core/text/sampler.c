@@ -5,7 +5,7 @@
 
 typedef struct colibri_candidates {
     float *value;               /* per id: logit after the penalty */
-    uint32_t *heap;             /* ids; heap[0 .. count) is a heap, behind it what was taken, the last one first */
+    uint32_t *heap;             /* ids: [0 .. count) is a heap, behind it what was taken, last first */
     uint32_t count;
     uint32_t taken;
     float best;

@@ -1,6 +1,6 @@
 /*
- * sampler.h: one token from a row of logits (docs/NUMERICS.md section 8). Knows no session; the caller gives logits,
- * scratch and the ids to penalise. The same inputs give the same token on every target.
+ * sampler.h: one token from a row of logits (docs/NUMERICS.md section 8). Knows no session; the caller gives
+ * logits, scratch and the ids to penalise. The same inputs give the same token on every target.
  *
  *  1. l = logit; for an id in `recent`, once: l > 0 ? l / penalty : l * penalty
  *  2. temperature 0: the largest l, the lowest id among equals. Else candidates are taken in the order (l

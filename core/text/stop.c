@@ -21,7 +21,8 @@ static uint8_t stop_at(const colibri_stop_window *w, uint32_t i)
 }
 
 /* The string that begins with the window's bytes from `start` on: as a whole, or with more to come. */
-static uint32_t stop_match(const colibri_stop_set *set, const colibri_stop_window *w, uint32_t start, int whole)
+static uint32_t stop_match(const colibri_stop_set *set, const colibri_stop_window *w, uint32_t start,
+                           int whole)
 {
     uint32_t length = w->count - start;
     uint32_t s;
@@ -42,7 +43,8 @@ static uint32_t stop_match(const colibri_stop_set *set, const colibri_stop_windo
 }
 
 /* Add one byte; returns how many bytes of the window are free to be shown. */
-static uint32_t stop_byte(const colibri_stop_set *set, colibri_stop_state *state, const colibri_stop_window *w)
+static uint32_t stop_byte(const colibri_stop_set *set, colibri_stop_state *state,
+                          const colibri_stop_window *w)
 {
     uint32_t start;
     for (start = 0; start < w->count; start++) {
@@ -64,8 +66,8 @@ static uint32_t stop_byte(const colibri_stop_set *set, colibri_stop_state *state
     return w->count;
 }
 
-int32_t colibri_stop_feed(const colibri_stop_set *set, colibri_stop_state *state, const void *in, uint32_t count,
-                          void *out, uint32_t capacity, uint32_t *written)
+int32_t colibri_stop_feed(const colibri_stop_set *set, colibri_stop_state *state, const void *in,
+                          uint32_t count, void *out, uint32_t capacity, uint32_t *written)
 {
     const uint8_t *bytes = in;
     uint8_t *shown = out;

@@ -28,7 +28,8 @@ static void bind_refuse(colibri_tokenizer_binding *b, int32_t status, uint32_t f
 }
 
 /* A table's first byte, once it is known to lie inside the section. */
-static const void *bind_table(colibri_tokenizer_binding *b, const colibri_tokenizer_table *table, uint32_t element)
+static const void *bind_table(colibri_tokenizer_binding *b, const colibri_tokenizer_table *table,
+                              uint32_t element)
 {
     uint64_t at = (uint64_t)((const uint8_t *)table - b->base);
     uint64_t bytes = (uint64_t)table->count * element;
@@ -66,7 +67,8 @@ static void bind_known(colibri_tokenizer_binding *b, const colibri_tokenizer_hea
         bind_refuse(b, COLIBRI_ERROR_TEXT, COLIBRI_FIELD_MAGIC, 0, COLIBRI_TOKENIZER_MAGIC, h->magic);
     }
     if (h->version != COLIBRI_TOKENIZER_VERSION) {
-        bind_refuse(b, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_VERSION, 4, COLIBRI_TOKENIZER_VERSION, h->version);
+        bind_refuse(b, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_VERSION, 4, COLIBRI_TOKENIZER_VERSION,
+                    h->version);
     }
     if (h->header_bytes != COLIBRI_TOKENIZER_HEADER_BYTES) {
         bind_refuse(b, COLIBRI_ERROR_TEXT, COLIBRI_FIELD_HEADER_BYTES, 8, COLIBRI_TOKENIZER_HEADER_BYTES,
@@ -76,10 +78,12 @@ static void bind_known(colibri_tokenizer_binding *b, const colibri_tokenizer_hea
         bind_refuse(b, COLIBRI_ERROR_TEXT, COLIBRI_FIELD_BYTES, 12, b->bytes, h->bytes);
     }
     if (h->kind != COLIBRI_TOKENIZER_BYTE_BPE && h->kind != COLIBRI_TOKENIZER_CHAR_BPE) {
-        bind_refuse(b, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_KIND, 16, COLIBRI_TOKENIZER_CHAR_BPE, h->kind);
+        bind_refuse(b, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_KIND, 16, COLIBRI_TOKENIZER_CHAR_BPE,
+                    h->kind);
     }
     if ((h->flags & ~(uint32_t)COLIBRI_TOKENIZER_FLAGS_KNOWN) != 0) {
-        bind_refuse(b, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_FLAGS, 20, COLIBRI_TOKENIZER_FLAGS_KNOWN, h->flags);
+        bind_refuse(b, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_FLAGS, 20, COLIBRI_TOKENIZER_FLAGS_KNOWN,
+                    h->flags);
     }
 }
 
@@ -140,8 +144,8 @@ static void bind_words(colibri_tokenizer_binding *b, const colibri_tokenizer_hea
         roles += h->role_bytes[i];
     }
     if (roles != h->roles.count) {
-        bind_refuse(b, COLIBRI_ERROR_TEXT, COLIBRI_FIELD_COUNT, offsetof(colibri_tokenizer_header, role_bytes),
-                    h->roles.count, roles);
+        bind_refuse(b, COLIBRI_ERROR_TEXT, COLIBRI_FIELD_COUNT,
+                    offsetof(colibri_tokenizer_header, role_bytes), h->roles.count, roles);
     }
 }
 

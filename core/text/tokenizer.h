@@ -3,8 +3,8 @@
  * knows no session, no model and no memory but what the caller gives.
  *
  * The section is untrusted: every index that comes out of a table is checked before it is used, and a table
- * that contradicts itself ends in COLIBRI_ERROR_TEXT. Results equal those of the Hugging Face `tokenizers` library
- * for the text as Python's bytes.decode("utf-8", "replace") reads it.
+ * that contradicts itself ends in COLIBRI_ERROR_TEXT. Results equal those of the Hugging Face `tokenizers`
+ * library for the text as Python's bytes.decode("utf-8", "replace") reads it.
  */
 #ifndef COLIBRI_TOKENIZER_H
 #define COLIBRI_TOKENIZER_H
@@ -12,7 +12,8 @@
 #include "colibri.h"
 #include "text/tokenizer_format.h"
 
-/* A bound section: pointers into it, checked once. Cheap to make; live on the caller's stack, never in the pool. */
+/* A bound section: pointers into it, checked once. Cheap to make; live on the caller's stack, never in
+ * the pool. */
 typedef struct colibri_tokenizer {
     const uint8_t *base;
     const colibri_tokenizer_header *head;
@@ -42,22 +43,23 @@ typedef struct colibri_tokenizer {
 int32_t colibri_tokenizer_bind(colibri_tokenizer *tokenizer, const void *section, uint64_t bytes,
                                colibri_detail *detail);
 
-/* Bytes of scratch (8-byte aligned) that encode needs for texts of up to text_bytes bytes; 0 if that is more than
- * a session can have. The length of a text is counted as the tokenizer reads it: three bytes for every
+/* Bytes of scratch (8-byte aligned) that encode needs for texts of up to text_bytes bytes; 0 if that is more
+ * than a session can have. The length of a text is counted as the tokenizer reads it: three bytes for every
  * U+FFFD that stands in for bytes that are not UTF-8, and after normalization where there is one. */
 uint64_t colibri_tokenizer_scratch(const colibri_tokenizer *tokenizer, uint32_t text_bytes);
 
 /* Forget an unfinished encode. A scratch of all zero needs no reset; DONE and errors reset by themselves. */
 void colibri_tokenizer_reset(void *scratch);
 
-/* Text to ids, at most about `budget` small steps (a character looked at, a level of a heap moved) in this call;
- * COLIBRI_UNLIMITED: to the end. Returns
+/* Text to ids, at most about `budget` small steps (a character looked at, a level of a heap moved) in this
+ * call; COLIBRI_UNLIMITED: to the end. Returns
  *   DONE             *count ids written
  *   AGAIN            call again with the same arguments
  *   ERROR_LIMIT      capacity is too small: *count ids are needed; ids untouched
  *   ERROR_TEXT_LONG  *count bytes (as the tokenizer reads them) are needed; ids untouched
  *   ERROR_TEXT       the section contradicts itself
- * text_limit says what the scratch was made for: it has colibri_tokenizer_scratch(tokenizer, text_limit) bytes. */
+ * text_limit says what the scratch was made for: it has colibri_tokenizer_scratch(tokenizer, text_limit)
+ * bytes. */
 int32_t colibri_tokenizer_encode(const colibri_tokenizer *tokenizer, void *scratch, uint32_t text_limit,
                                  const void *text, uint32_t bytes, uint32_t flags, uint32_t budget,
                                  uint32_t *ids, uint32_t capacity, uint32_t *count);
@@ -76,10 +78,12 @@ typedef struct colibri_text_stream {
 /* Bytes of room that always suffice for one token. */
 uint32_t colibri_tokenizer_decode_room(const colibri_tokenizer *tokenizer);
 
-/* Add one token; writes whole characters only. flags: COLIBRI_TEXT_SPECIAL writes special tokens out, else they
- * are silent. ERROR_LIMIT: *written bytes are needed, nothing changed. ERROR_TOKEN: beyond the vocabulary. */
-int32_t colibri_tokenizer_decode(const colibri_tokenizer *tokenizer, colibri_text_stream *stream, uint32_t token,
-                                 uint32_t flags, void *out, uint32_t capacity, uint32_t *written);
+/* Add one token; writes whole characters only. flags: COLIBRI_TEXT_SPECIAL writes special tokens out, else
+ * they are silent. ERROR_LIMIT: *written bytes are needed, nothing changed. ERROR_TOKEN: beyond the
+ * vocabulary. */
+int32_t colibri_tokenizer_decode(const colibri_tokenizer *tokenizer, colibri_text_stream *stream,
+                                 uint32_t token, uint32_t flags, void *out, uint32_t capacity,
+                                 uint32_t *written);
 
 /* The end of the stream: an unfinished character becomes U+FFFD (3 bytes). */
 int32_t colibri_tokenizer_decode_end(colibri_text_stream *stream, void *out, uint32_t capacity,

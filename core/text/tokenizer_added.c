@@ -14,7 +14,8 @@ typedef struct colibri_added_range {
     uint32_t depth;
 } colibri_added_range;
 
-/* The byte of a content at `depth` plus 1; 0 where it ends before (it sorts first); 0x200: entry not valid. */
+/* The byte of a content at `depth` plus 1; 0 where it ends before (it sorts first); 0x200: entry not
+ * valid. */
 static uint32_t added_byte(const colibri_tokenizer *t, uint32_t index, uint32_t depth)
 {
     const colibri_tokenizer_added *a = &t->added[index];
@@ -41,9 +42,11 @@ static uint32_t added_bound(const colibri_tokenizer *t, colibri_added_range rang
     return low;
 }
 
-/* The longest content that begins at `at`: its index (NO_ID: none), *stop behind it. *steps counts bytes walked. */
-static uint32_t added_longest(const colibri_encoding *e, const colibri_source *source, colibri_added_range range,
-                              uint32_t at, uint32_t end, uint32_t *stop, uint32_t *steps)
+/* The longest content that begins at `at`: its index (NO_ID: none), *stop behind it. *steps counts bytes
+ * walked. */
+static uint32_t added_longest(const colibri_encoding *e, const colibri_source *source,
+                              colibri_added_range range, uint32_t at, uint32_t end, uint32_t *stop,
+                              uint32_t *steps)
 {
     uint32_t best = COLIBRI_NO_ID;
     uint8_t bytes[4];
@@ -67,8 +70,8 @@ static uint32_t added_longest(const colibri_encoding *e, const colibri_source *s
     return best;
 }
 
-/* Whether a match counts: text of special tokens may have to stay text, single words need an edge on both sides.
- * What does not count is passed over as a whole, as the library does. */
+/* Whether a match counts: text of special tokens may have to stay text, single words need an edge on both
+ * sides. What does not count is passed over as a whole, as the library does. */
 static int added_counts(const colibri_encoding *e, const colibri_source *source,
                         const colibri_added_search *search, uint32_t found, uint32_t stop)
 {

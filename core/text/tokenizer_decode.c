@@ -1,10 +1,10 @@
 /*
- * tokenizer_decode.c: a stream of ids becomes text, whole characters only. Owns the few bytes that wait for the rest
- * of their character; knows nothing of encoding.
+ * tokenizer_decode.c: a stream of ids becomes text, whole characters only. Owns the few bytes that wait for
+ * the rest of their character; knows nothing of encoding.
  *
  * What is not UTF-8 comes out as U+FFFD by the rule of utf8.h, so the output of a stream is what the library
- * gives for all tokens at once. (One difference in CHAR_BPE: where a run of byte tokens is not UTF-8 as a whole,
- * the library gives one U+FFFD per byte of the run; a stream cannot know that in time.)
+ * gives for all tokens at once. (One difference in CHAR_BPE: where a run of byte tokens is not UTF-8 as a
+ * whole, the library gives one U+FFFD per byte of the run; a stream cannot know that in time.)
  */
 #include "text/tokenizer_inner.h"
 
@@ -72,8 +72,9 @@ uint32_t colibri_tokenizer_decode_room(const colibri_tokenizer *tokenizer)
     return 3 * (tokenizer->head->longest + 3);
 }
 
-int32_t colibri_tokenizer_decode(const colibri_tokenizer *tokenizer, colibri_text_stream *stream, uint32_t token,
-                                 uint32_t flags, void *out, uint32_t capacity, uint32_t *written)
+int32_t colibri_tokenizer_decode(const colibri_tokenizer *tokenizer, colibri_text_stream *stream,
+                                 uint32_t token, uint32_t flags, void *out, uint32_t capacity,
+                                 uint32_t *written)
 {
     colibri_text_stream trial = *stream;
     colibri_decode_out sink = {NULL, 0};
@@ -88,7 +89,8 @@ int32_t colibri_tokenizer_decode(const colibri_tokenizer *tokenizer, colibri_tex
     if (!colibri_token_text(tokenizer, token, &text, &bytes)) {
         return COLIBRI_ERROR_TEXT;
     }
-    if ((tokenizer->text_first[token] & COLIBRI_TEXT_FIRST_SPECIAL) != 0 && (flags & COLIBRI_TEXT_SPECIAL) == 0) {
+    if ((tokenizer->text_first[token] & COLIBRI_TEXT_FIRST_SPECIAL) != 0 &&
+        (flags & COLIBRI_TEXT_SPECIAL) == 0) {
         bytes = 0;
     }
     decode_text(tokenizer, &trial, &sink, text, bytes);
@@ -102,7 +104,8 @@ int32_t colibri_tokenizer_decode(const colibri_tokenizer *tokenizer, colibri_tex
     return COLIBRI_OK;
 }
 
-int32_t colibri_tokenizer_decode_end(colibri_text_stream *stream, void *out, uint32_t capacity, uint32_t *written)
+int32_t colibri_tokenizer_decode_end(colibri_text_stream *stream, void *out, uint32_t capacity,
+                                     uint32_t *written)
 {
     colibri_decode_out sink = {NULL, 0};
     if (stream->count != 0) {

@@ -1,6 +1,6 @@
 /*
- * tokenizer_encode.c: the chain of stages from text to ids (see tokenizer_inner.h). Owns the order of the stages and
- * what is passed between them; knows nothing of how a stage works.
+ * tokenizer_encode.c: the chain of stages from text to ids (see tokenizer_inner.h). Owns the order of the
+ * stages and what is passed between them; knows nothing of how a stage works.
  */
 #include "text/tokenizer_inner.h"
 
@@ -110,7 +110,10 @@ static int32_t encode_normal(colibri_encoding *e)
             end = s->normal.written;
         }
     }
-    s->lead = start < end && (e->t->head->flags & COLIBRI_TOKENIZER_PREFIX_MARK) != 0 ? COLIBRI_SPACE_MARK_CODE : 0;
+    s->lead = 0;
+    if (start < end && (e->t->head->flags & COLIBRI_TOKENIZER_PREFIX_MARK) != 0) {
+        s->lead = COLIBRI_SPACE_MARK_CODE;
+    }
     colibri_added_begin(&s->normalized, start, end);
     s->phase = ENCODE_ADDED;
     encode_source(e);
@@ -124,7 +127,8 @@ static int32_t encode_added(colibri_encoding *e)
     const colibri_tokenizer_header *h = e->t->head;
     colibri_added_search *search = &s->normalized;
     colibri_split_level *segment = &s->levels[0];
-    int32_t status = colibri_added_find(e, &e->source, h->added_raw, h->added.count - h->added_raw, 1, search);
+    uint32_t normalized = h->added.count - h->added_raw;
+    int32_t status = colibri_added_find(e, &e->source, h->added_raw, normalized, 1, search);
     if (status != COLIBRI_DONE) {
         return status;
     }
@@ -141,7 +145,8 @@ static int32_t encode_added(colibri_encoding *e)
     return COLIBRI_OK;
 }
 
-/* The segment is used up: hand on the added token behind it, and the one behind the gap if that is used up too. */
+/* The segment is used up: hand on the added token behind it, and the one behind the gap if that is used
+ * up too. */
 static int32_t encode_segment_end(colibri_encoding *e)
 {
     colibri_encode_state *s = e->state;

@@ -1,6 +1,6 @@
 /*
- * tokenizer_format.h: the layout of the tokenizer section, declared once. Python reads this header with cffi, so
- * it holds nothing but fixed-width structures and integer constants.
+ * tokenizer_format.h: the layout of the tokenizer section, declared once. Python reads this header with
+ * cffi, so it holds nothing but fixed-width structures and integer constants.
  *
  *   header | tables, each at a multiple of 4 from the section's first byte
  *
@@ -17,7 +17,7 @@ enum colibri_tokenizer_constants {
     COLIBRI_TOKENIZER_MAGIC = 0x4B4F5443,       /* "CTOK" */
     COLIBRI_TOKENIZER_VERSION = 1,
     COLIBRI_TOKENIZER_HEADER_BYTES = 400,
-    COLIBRI_TOKENIZER_STEPS = 8,                /* pre-tokenizer steps, each splits the pieces of the one before */
+    COLIBRI_TOKENIZER_STEPS = 8,                /* pre-tokenizer steps; each splits what the last made */
     COLIBRI_TOKENIZER_AFFIXES = 4,              /* ids put before or behind a text */
     COLIBRI_TOKENIZER_VOCAB_LIMIT = 0x10000000, /* ids stay below, so that scratch words have bits to spare */
     COLIBRI_TOKENIZER_ADDED_LIMIT = 1024,       /* longest content of an added token, bytes */
@@ -26,7 +26,7 @@ enum colibri_tokenizer_constants {
 
 enum colibri_tokenizer_kind {
     COLIBRI_TOKENIZER_BYTE_BPE = 1,             /* symbols are bytes */
-    COLIBRI_TOKENIZER_CHAR_BPE = 2              /* symbols are characters, unknown ones may fall back to bytes */
+    COLIBRI_TOKENIZER_CHAR_BPE = 2              /* symbols are characters, unknown ones may become bytes */
 };
 
 enum colibri_tokenizer_flags {
@@ -50,7 +50,7 @@ enum colibri_tokenizer_step_id {
     COLIBRI_STEP_O200K = 4,                     /* words split where case changes */
     COLIBRI_STEP_NUMBERS = 5,                   /* \p{N}{1,argument} apart */
     COLIBRI_STEP_CJK = 6,                       /* runs of CJK and kana apart, as DeepSeek does */
-    COLIBRI_STEP_DEEPSEEK = 7,                  /* DeepSeek's word expression; what it does not match stays whole */
+    COLIBRI_STEP_DEEPSEEK = 7,                  /* DeepSeek's words; what they do not match stays whole */
     COLIBRI_STEP_SPACE_ENDS = 8                 /* a space ends its piece */
 };
 
@@ -106,7 +106,7 @@ typedef struct colibri_tokenizer_char {         /* sorted by code */
     uint32_t id;
 } colibri_tokenizer_char;
 
-typedef struct colibri_tokenizer_added {        /* raw ones first, then the normalized; each sorted by bytes */
+typedef struct colibri_tokenizer_added {        /* raw ones first, then normalized; both sorted by bytes */
     uint32_t id;
     uint32_t flags;
     uint32_t first;                             /* offset in added_texts */
@@ -145,7 +145,7 @@ typedef struct colibri_tokenizer_header {
     colibri_tokenizer_step steps[8];            /* ends with COLIBRI_STEP_END unless all are used */
     colibri_tokenizer_table text_first;         /* uint32, vocab + 1 */
     colibri_tokenizer_table texts;              /* bytes: what an id decodes to */
-    colibri_tokenizer_table byte_ids;           /* uint32, 256: id of a single byte, NONE where there is none */
+    colibri_tokenizer_table byte_ids;           /* uint32, 256: id of a single byte, or NONE */
     colibri_tokenizer_table merge_first;        /* uint32, vocab + 1: a left id's range in merges */
     colibri_tokenizer_table merges;             /* colibri_tokenizer_merge */
     colibri_tokenizer_table whole;              /* uint32: ids sorted by their texts, for IGNORE_MERGES */
@@ -156,7 +156,7 @@ typedef struct colibri_tokenizer_header {
     colibri_tokenizer_table class_leaves;       /* bytes, 128 a leaf: which mask */
     colibri_tokenizer_table class_masks;        /* uint32, at most 256 */
     colibri_tokenizer_table combining_top;      /* uint16, code >> 7: which leaf */
-    colibri_tokenizer_table combining_leaves;   /* bytes, 128 a leaf: rank of the combining class (0 = starter), */
+    colibri_tokenizer_table combining_leaves;   /* bytes, 128 a leaf: rank of the class (0 = starter), */
                                                 /*   plus 128 where the NFC quick check says no or maybe */
     colibri_tokenizer_table decompositions;     /* colibri_tokenizer_span */
     colibri_tokenizer_table decomposed;         /* uint32 */
@@ -165,7 +165,7 @@ typedef struct colibri_tokenizer_header {
     uint32_t added_raw;                         /* how many of `added` are looked for in raw text */
     uint32_t added_flags;                       /* all flags of `added` together */
     uint32_t added_longest;                     /* bytes of the longest content */
-    uint32_t role_bytes[7];                     /* lengths of the role markers in `roles`, one behind the other */
+    uint32_t role_bytes[7];                     /* lengths of the role markers, which follow each other */
     uint32_t added_start[2][8];                 /* bit b of set s: some content begins with byte b */
 } colibri_tokenizer_header;
 

@@ -2,7 +2,7 @@
  * tokenizer_inner.h: what the files of the tokenizer share among each other; nobody else includes it.
  *
  * Encoding is a chain of four stages, each resumable, each splitting what the one before hands down:
- *   raw added tokens -> gap -> (NFC) -> normalized added tokens -> segment -> pre-tokenizer steps -> piece -> BPE
+ *   raw added tokens -> gap -> (NFC) -> normalized added tokens -> segment -> pre-tokenizer -> piece -> BPE
  * Their state is one struct at the scratch's first byte, all offsets, no pointers.
  */
 #ifndef COLIBRI_TOKENIZER_INNER_H

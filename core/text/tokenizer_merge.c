@@ -1,12 +1,12 @@
 /*
- * tokenizer_merge.c: one piece becomes ids: byte-pair encoding in O(n log n). Owns symbols and their heap; knows
- * nothing of where pieces come from.
+ * tokenizer_merge.c: one piece becomes ids: byte-pair encoding in O(n log n). Owns symbols and their heap;
+ * knows nothing of where pieces come from.
  *
- * The symbols of the piece stand in ids[out ...], one word per byte (or character). Merging a pair leaves the
- * new id at the pair's first word; the words behind it are free, so they carry the list links: a symbol of
- * span n > 1 has MERGE_SPAN | n in its second word (the way to the next symbol) and in its last (the way back).
- * A heap with places holds the symbols that can merge with their right neighbour; its order (rank, then position)
- * is the order in which byte-pair encoding merges.
+ * The symbols of the piece stand in ids[out ...], one word per byte (or character). Merging a pair leaves
+ * the new id at the pair's first word; the words behind it are free, so they carry the list links: a symbol
+ * of span n > 1 has MERGE_SPAN | n in its second word (the way to the next symbol) and in its last (the way
+ * back). A heap with places holds the symbols that can merge with their right neighbour; its order (rank,
+ * then position) is the order in which byte-pair encoding merges.
  */
 #include "text/tokenizer_inner.h"
 
@@ -150,7 +150,8 @@ static int32_t merge_append(colibri_encoding *e, uint32_t id)
     return COLIBRI_OK;
 }
 
-/* Append what stands for something that has no id: unk, once for a run of them if the model fuses, or nothing. */
+/* Append what stands for something that has no id: unk, once for a run of them if the model fuses, or
+ * nothing. */
 static int32_t merge_append_unknown(colibri_encoding *e)
 {
     colibri_merge_state *m = &e->state->merge;
@@ -257,8 +258,8 @@ static int merge_compare(const colibri_tokenizer *t, uint32_t id, const uint8_t 
     return length == count ? 0 : length < count ? -1 : 1;
 }
 
-/* The id of the whole piece, NO_ID if it is no token. The piece's bytes are put together in the rank array, which
- * is free until symbols are appended. */
+/* The id of the whole piece, NO_ID if it is no token. The piece's bytes are put together in the rank array,
+ * which is free until symbols are appended. */
 static uint32_t merge_whole(const colibri_encoding *e)
 {
     const colibri_split_level *piece = &e->state->piece;
@@ -306,6 +307,7 @@ static uint32_t merge_once(const colibri_encoding *e)
     uint32_t behind = merge_next(symbols, right, count);
     uint32_t span = behind - left;
     uint32_t levels;
+    uint32_t rank;
     uint32_t id;
     uint32_t ignored;
     if (merge_find(e->t, symbols[left], symbols[right], &id) == COLIBRI_NO_ID) {
@@ -315,7 +317,8 @@ static uint32_t merge_once(const colibri_encoding *e)
     symbols[left] = id;
     symbols[left + 1] = MERGE_SPAN | span;
     symbols[behind - 1] = MERGE_SPAN | span;
-    levels += merge_rank(e, left, behind < count ? merge_find(e->t, id, symbols[behind], &ignored) : COLIBRI_NO_ID);
+    rank = behind < count ? merge_find(e->t, id, symbols[behind], &ignored) : COLIBRI_NO_ID;
+    levels += merge_rank(e, left, rank);
     if (left > 0) {
         uint32_t previous = merge_previous(symbols, left);
         levels += merge_rank(e, previous, merge_find(e->t, symbols[previous], id, &ignored));

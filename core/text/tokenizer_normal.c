@@ -1,11 +1,12 @@
 /*
- * tokenizer_normal.c: one gap of text is brought into NFC. Owns the normalization algorithm; the tables are the
- * section's (asked from the library at conversion), only Hangul is arithmetic.
+ * tokenizer_normal.c: one gap of text is brought into NFC. Owns the normalization algorithm; the tables are
+ * the section's (asked from the library at conversion), only Hangul is arithmetic.
  *
- * Most text is in NFC already: a quick check finds that and nothing is copied. Else text is taken apart into stretches
- * that cannot influence each other (each begins with a starter that never joins what precedes it). A stretch is
- * decomposed into the rank array, put in canonical order into the heap array, composed there and written to the buffer;
- * both arrays are free until a piece is merged. Every phase goes character by character, so it can stop anywhere.
+ * Most text is in NFC already: a quick check finds that and nothing is copied. Else text is taken apart into
+ * stretches that cannot influence each other (each begins with a starter that never joins what precedes it).
+ * A stretch is decomposed into the rank array, put in canonical order into the heap array, composed there
+ * and written to the buffer; both arrays are free until a piece is merged. Every phase goes character by
+ * character, so it can stop anywhere.
  */
 #include "text/tokenizer_inner.h"
 
@@ -18,8 +19,8 @@ enum normal_phase {
     NORMAL_EMIT
 };
 
-/* A byte of the combining table: the rank of the canonical combining class (0: starter), and whether the quick
- * check says no or maybe. */
+/* A byte of the combining table: the rank of the canonical combining class (0: starter), and whether the
+ * quick check says no or maybe. */
 #define NORMAL_CLASS 0x7Fu
 #define NORMAL_UNSURE 0x80u
 
@@ -183,8 +184,8 @@ static int32_t normal_gather(colibri_encoding *e, uint32_t end)
     return COLIBRI_OK;
 }
 
-/* Canonical order: between starters by class, equal classes as they stand. A run is gone over once per class that
- * occurs in it (first with class 0, to find the lowest): at most 127 times, usually once or twice. */
+/* Canonical order: between starters by class, equal classes as they stand. A run is gone over once per class
+ * that occurs in it (first with class 0, to find the lowest): at most 127 times, usually once or twice. */
 static int32_t normal_order(colibri_encoding *e)
 {
     colibri_normal_state *n = &e->state->normal;
@@ -271,7 +272,8 @@ static int32_t normal_emit(colibri_encoding *e)
     return COLIBRI_OK;
 }
 
-/* DONE: state->from_buffer says whether the gap is now in the buffer (normal.written bytes) or was NFC already. */
+/* DONE: state->from_buffer says whether the gap is now in the buffer (normal.written bytes) or was NFC
+ * already. */
 int32_t colibri_normalize(colibri_encoding *e, uint32_t start, uint32_t end)
 {
     colibri_encode_state *s = e->state;

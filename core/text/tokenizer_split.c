@@ -1,11 +1,11 @@
 /*
- * tokenizer_split.c: the pre-tokenizer: cutting a segment into the pieces that BPE may not merge across. Owns the
- * families' splitting rules; knows nothing of ids.
+ * tokenizer_split.c: the pre-tokenizer: cutting a segment into the pieces that BPE may not merge across.
+ * Owns the families' splitting rules; knows nothing of ids.
  *
- * The rules are regular expressions in tokenizer.json. Each is written here as: look at one character and the
- * next, choose a run, follow the run while characters belong to it, then end or change to another run. That is
- * linear, needs a few words of state and can stop after any character. A step splits every piece of the
- * step before it, and sees nothing outside its piece.
+ * The rules are regular expressions in tokenizer.json. Each is written here as: look at one character and
+ * the next, choose a run, follow the run while characters belong to it, then end or change to another run.
+ * That is linear, needs a few words of state and can stop after any character. A step splits every piece of
+ * the step before it, and sees nothing outside its piece.
  */
 #include "text/tokenizer_inner.h"
 
@@ -99,7 +99,8 @@ static uint32_t split_choose_gpt2(const colibri_character *c, const colibri_char
     return split_symbol(d) ? SPLIT_SYMBOLS : SPLIT_SPACES;
 }
 
-/* Llama 3, Qwen:  (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,n}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
+/* Llama 3, Qwen:  (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,n}
+ *                 | ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
 static uint32_t split_choose_cl100k(const colibri_character *c, const colibri_character *next)
 {
     if ((c->classes & COLIBRI_CLASS_LETTER) != 0) {
@@ -117,8 +118,8 @@ static uint32_t split_choose_cl100k(const colibri_character *c, const colibri_ch
     return SPLIT_SPACES;
 }
 
-/* o200k: a word is [^\r\n\p{L}\p{N}]? then U*W+ or else U+W*, then perhaps a contraction, where U is Lu Lt Lm Lo M
- * and W is Ll Lm Lo M; the rest as in Llama 3, with / among the newlines. */
+/* o200k: a word is [^\r\n\p{L}\p{N}]? then U*W+ or else U+W*, then perhaps a contraction, where U is Lu Lt
+ * Lm Lo M and W is Ll Lm Lo M; the rest as in Llama 3, with / among the newlines. */
 static uint32_t split_choose_o200k(const colibri_character *c, const colibri_character *next)
 {
     if ((c->classes & COLIBRI_CLASS_LETTER) != 0) {
@@ -139,7 +140,8 @@ static uint32_t split_choose_o200k(const colibri_character *c, const colibri_cha
     return SPLIT_SPACES;
 }
 
-/* DeepSeek:  [ASCII punctuation][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|... */
+/* DeepSeek:  [ASCII punctuation][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+
+ *            | ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
 static uint32_t split_choose_deepseek(const colibri_character *c, const colibri_character *next)
 {
     uint32_t word = COLIBRI_CLASS_LETTER | COLIBRI_CLASS_MARK;
@@ -307,8 +309,8 @@ static void split_begin(const colibri_source *source, uint32_t end, const colibr
     scan->run = split_choose(step->id, c, next);
     if (scan->run == SPLIT_NUMBERS || scan->run == SPLIT_NUMERIC) {
         scan->room = split_room(step);
-        if ((c->classes & (COLIBRI_CLASS_NUMBER | COLIBRI_CLASS_NUMERIC)) != 0 && scan->room != SPLIT_NOWHERE) {
-            scan->room--;
+        if (scan->room != SPLIT_NOWHERE) {
+            scan->room--;           /* `c` itself; where a space leads the way, numbers are not counted */
         }
     } else if (scan->run == SPLIT_SPACES) {
         scan->room = 0;
@@ -322,7 +324,8 @@ static void split_begin(const colibri_source *source, uint32_t end, const colibr
 }
 
 /* Where the next piece of level->at .. level->end ends: DONE with scan->at. */
-static int32_t split_scan(colibri_encoding *e, const colibri_tokenizer_step *step, const colibri_split_level *level)
+static int32_t split_scan(colibri_encoding *e, const colibri_tokenizer_step *step,
+                          const colibri_split_level *level)
 {
     colibri_split_scan *scan = &e->state->scan;
     const colibri_source *source = &e->source;

@@ -1,7 +1,7 @@
 """A Hugging Face tokenizer.json becomes the tokenizer section of a blob (core/text/tokenizer_format.h).
 
-Everything in the file is understood here, known to change neither ids nor text, or refused by name: a tokenizer that is
-nearly right is wrong.
+Everything in the file is understood here, known to change neither ids nor text, or refused by name: a
+tokenizer that is nearly right is wrong.
 """
 
 from __future__ import annotations
@@ -96,10 +96,11 @@ class _Section:
     def table(self, name: str, values: np.ndarray | bytes, element: int = 1) -> None:
         """Append a table; `values` is an array of little-endian words, or bytes of `element` each."""
         data = values if isinstance(values, bytes) else values.tobytes()
-        each = element if isinstance(values, bytes) else values.dtype.itemsize * (values.shape[1] if values.ndim > 1 else 1)
+        if isinstance(values, np.ndarray):
+            element = values.dtype.itemsize * (values.shape[1] if values.ndim > 1 else 1)
         entry = getattr(self.header, name)
         entry.offset = self.ffi.sizeof("colibri_tokenizer_header") + len(self.body)
-        entry.count = len(data) // each
+        entry.count = len(data) // element
         self.body += data + bytes(-len(data) % 4)
 
     def finish(self) -> bytes:
@@ -162,7 +163,7 @@ def _symbols(section: _Section, model: _Model, rules: Rules) -> None:
         if model.fallback:
             missing = [f"<0x{byte:02X}>" for byte in range(256) if f"<0x{byte:02X}>" not in model.vocab]
             if missing:
-                raise refuse("model.byte_fallback", True, f"it with all 256 byte tokens; {missing[0]} is missing")
+                raise refuse("model.byte_fallback", True, f"it with all byte tokens ({missing[0]} is missing)")
             byte_ids[:] = [model.vocab[f"<0x{byte:02X}>"] for byte in range(256)]
         if rules.flags & {"SPACE_MARK", "PREFIX_MARK"} and SPACE_MARK not in model.vocab:
             raise refuse("normalizer", "U+2581", "U+2581 where it is a token")
@@ -170,7 +171,7 @@ def _symbols(section: _Section, model: _Model, rules: Rules) -> None:
     section.table("chars", np.array(chars, dtype="<u4").reshape(-1, 2))
     vocab = model.vocab
     rows = {(vocab[a], vocab[b]): (rank, vocab[a + b]) for rank, (a, b) in enumerate(model.merges)}
-    merges = np.array([(a, b, rank, whole) for (a, b), (rank, whole) in rows.items()], dtype="<u4").reshape(-1, 4)
+    merges = np.array([pair + result for pair, result in rows.items()], dtype="<u4").reshape(-1, 4)
     merges = merges[np.lexsort((merges[:, 1], merges[:, 0]))]
     section.table("merge_first", np.searchsorted(merges[:, 0], np.arange(model.size + 1)).astype("<u4"))
     section.table("merges", np.ascontiguousarray(merges[:, 1:]))
@@ -186,7 +187,7 @@ def _added(section: _Section, model: _Model, rules: Rules) -> set[str]:
         content, bits = token["content"], sum(bit for name, bit in flags.items() if token.get(name))
         if bits & c.ADDED_NORMALIZED and rules.flags & {"NFC", "SPACE_MARK", "PREFIX_MARK"}:
             if "PREFIX_MARK" in rules.flags:
-                raise refuse("added_tokens", token, "normalized added tokens without a Prepend normalizer only")
+                raise refuse("added_tokens", token, "normalized ones where no normalizer prepends")
             content = content.replace(" ", SPACE_MARK) if "SPACE_MARK" in rules.flags else content
             content = tables.nfc(content) if "NFC" in rules.flags else content
         data = content.encode("utf-8")
@@ -222,7 +223,7 @@ def _header(section: _Section, model: _Model, rules: Rules, settings: dict[str, 
         setattr(head, name, model.ids.get(_content(settings.get(f"{name}_token")), NONE))
     for name, tokens in (("prefix", rules.prefix), ("suffix", rules.suffix)):
         if len(tokens) > c.TOKENIZER_AFFIXES or any(token not in model.ids for token in tokens):
-            raise refuse("post_processor", tokens, f"up to {c.TOKENIZER_AFFIXES} known tokens before or behind a text")
+            raise refuse("post_processor", tokens, f"at most {c.TOKENIZER_AFFIXES} known tokens here")
         setattr(head, f"{name}_count", len(tokens))
         for number, token in enumerate(tokens):
             getattr(head, name)[number] = model.ids[token]
@@ -246,7 +247,7 @@ def build_tokenizer_section(document: dict[str, Any], settings: dict[str, Any]) 
     _symbols(section, model, rules)
     classes = rules.classes() | _added(section, model, rules)
     bits = {name: getattr(section.c, "CLASS_" + name) for name in sorted(classes)}
-    for name, values in zip(("class_top", "class_leaves", "class_masks"), tables.class_table(bits), strict=True):
+    for name, values in tables.class_table(bits).items():
         section.table(name, values)
     for name, values in (tables.normalization() if "NFC" in rules.flags else {}).items():
         section.table(name, values)

@@ -1,6 +1,7 @@
-"""How a tokenizer.json cuts text, as steps and flags of the tokenizer section; refuses by name what is not known.
+"""How a tokenizer.json cuts text, as steps and flags of the tokenizer section.
 
-Reads normalizer, pre_tokenizer, decoder and post_processor. The vocabulary is tokenizer.py's.
+Reads normalizer, pre_tokenizer, decoder and post_processor, and refuses by name what is not known. The vocabulary
+is tokenizer.py's.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 _O200K_START = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _O200K_REST = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _ASCII_SIGNS = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"""
+_DEEPSEEK = _ASCII_SIGNS + r"[A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES
 
 
 def _cl100k(numbers: str) -> str:
@@ -37,7 +39,7 @@ _SPLITS = {
     r"\p{N}{1,3}": ("NUMBERS", 3),
     r"\p{N}": ("NUMBERS", 1),
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+": ("CJK", 0),
-    _ASCII_SIGNS + r"[A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES: ("DEEPSEEK", 0),
+    _DEEPSEEK: ("DEEPSEEK", 0),
 }  # fmt: skip
 
 _LETTERS = ("UPPER", "LOWER", "OTHER_LETTER")
@@ -82,8 +84,8 @@ def show(value: Any) -> str:
 
 def refuse(place: str, found: Any, known: str) -> TokenizerError:
     """One sentence: where, what, what is known."""
-    return TokenizerError(f"tokenizer.json: {place} is {show(found)}; the core's tokenizer knows {known}, so this "
-                          "checkpoint's text cannot be tokenized exactly (convert it with --no-tokenizer for ids only)")
+    return TokenizerError(f"tokenizer.json: {place} is {show(found)}; the core's tokenizer knows {known}; convert "
+                          "the checkpoint with --no-tokenizer for a blob that takes token ids only")
 
 
 def _flat(node: Any, place: str, inner: str) -> Iterator[dict[str, Any]]:
@@ -110,7 +112,7 @@ def _normalizer(document: dict[str, Any], rules: Rules) -> None:
         kind = part["type"]
         if kind == "NFC" and not rules.flags:
             rules.flags.add("NFC")
-        elif kind == "Prepend" and part.get("prepend") == SPACE_MARK and not rules.flags & {"PREFIX_MARK", "NFC"}:
+        elif kind == "Prepend" and part.get("prepend") == SPACE_MARK and rules.flags <= {"SPACE_MARK"}:
             rules.flags.add("PREFIX_MARK")
         elif kind == "Replace" and _pattern(part, "String") == " " and part.get("content") == SPACE_MARK:
             rules.flags.add("SPACE_MARK")
@@ -157,9 +159,9 @@ def _decoder(document: dict[str, Any], rules: Rules) -> None:
     kinds = [part["type"] for part in parts]
     if rules.byte_level:
         if kinds != ["ByteLevel"]:
-            raise refuse("decoder", document.get("decoder"), "ByteLevel here, because the pre_tokenizer is ByteLevel")
+            raise refuse("decoder", document.get("decoder"), "ByteLevel behind a ByteLevel pre_tokenizer")
         return
-    known = "Replace of U+2581 by a space, ByteFallback, Fuse and Strip of one space at the start, in this order"
+    known = "Replace of U+2581 by a space, ByteFallback, Fuse, Strip of one space at the start, in this order"
     order = ["Replace", "ByteFallback", "Fuse", "Strip"]
     if "Fuse" not in kinds or [kind for kind in order if kind in kinds] != kinds:
         raise refuse("decoder", document.get("decoder"), known)

@@ -1,8 +1,8 @@
 """Unicode tables for the tokenizer section, asked from the `tokenizers` library itself.
 
-Python's own tables (and those of other regular-expression engines) follow other Unicode versions, and one character
-in another class gives other tokens. So the library is asked about every code point, through the very pre-tokenizers
-and normalizers whose results have to be met.
+Python's own tables (and those of other regular-expression engines) follow other Unicode versions, and one
+character in another class gives other tokens. So the library is asked about every code point, through the
+very pre-tokenizers and normalizers whose results have to be met.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def library() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise MissingTool("converting a tokenizer needs the Python package tokenizers (its tables decide the tokens); "
-                          "install it with `pip install tokenizers`") from None
+        raise MissingTool("converting a tokenizer needs the Python package tokenizers, whose tables decide "
+                          "the tokens; install it with `pip install tokenizers`") from None
     return tokenizers
 
 
@@ -45,7 +45,7 @@ def _ranges(pre_tokenizer: Any, text: str) -> list[tuple[int, int]]:
 def _general() -> dict[str, np.ndarray]:
     """For each general class, which code points are in it.
 
-    One pass cuts all characters into runs of one class; a second asks for the class of one character of each run.
+    One pass cuts all characters into runs of one class; then a character of each run is asked for its class.
     """
     tokenizers = library()
     split, regex = tokenizers.pre_tokenizers.Split, tokenizers.Regex
@@ -72,14 +72,14 @@ def character_class(name: str) -> np.ndarray:
     pre = library().pre_tokenizers
     text, codes = _every_character()
     inside = np.zeros(CODES, dtype=bool)
-    if name == "NUMERIC":  # alternating runs of numeric and other characters; the first character is a control
+    if name == "NUMERIC":  # runs of numeric and other characters take turns; the first character is a control
         for number, (start, end) in enumerate(_ranges(pre.Digits(individual_digits=False), text)):
             inside[codes[start:end]] = number % 2 == 1
     elif name == "STRIP":
         inside[codes] = True
         for start, end in _ranges(pre.WhitespaceSplit(), text):
             inside[codes[start:end]] = False
-    elif name == "WORD":  # Whitespace() cuts into \w+ and [^\w\s]+; which of the two a run is, an "a" in front tells
+    elif name == "WORD":  # Whitespace() cuts into \w+ and [^\w\s]+; an "a" in front tells which one a run is
         for start, end in _ranges(pre.Whitespace(), text):
             inside[codes[start:end]] = len(_ranges(pre.Whitespace(), "a" + text[start])) == 1
     else:
@@ -88,7 +88,7 @@ def character_class(name: str) -> np.ndarray:
 
 
 def two_level(values: np.ndarray, shift: int = 7) -> tuple[np.ndarray, np.ndarray]:
-    """A table of bytes over all code points as (leaf of each block, leaves); what follows the last non-zero is cut."""
+    """A table of bytes over all code points as (leaf of each block, leaves), up to the last value but zero."""
     used = np.flatnonzero(values)
     blocks = (int(used[-1]) >> shift) + 1 if used.size else 0
     rows = values[: blocks << shift].reshape(blocks, 1 << shift)
@@ -96,14 +96,14 @@ def two_level(values: np.ndarray, shift: int = 7) -> tuple[np.ndarray, np.ndarra
     return top.reshape(-1).astype("<u2"), leaves.reshape(-1).astype("u1")
 
 
-def class_table(bits: dict[str, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(top, leaves, masks) for the classes named in `bits` (class -> its bit)."""
+def class_table(bits: dict[str, int]) -> dict[str, np.ndarray]:
+    """The section's class tables for the classes named in `bits` (class -> its bit)."""
     combined = np.zeros(CODES, dtype="<u4")
     for name, bit in bits.items():
         combined[character_class(name)] |= bit
     masks, which = np.unique(combined, return_inverse=True)  # ascending: mask 0 is number 0
     top, leaves = two_level(which.reshape(-1).astype("u1"))
-    return top, leaves, masks.astype("<u4")
+    return {"class_top": top, "class_leaves": leaves, "class_masks": masks.astype("<u4")}
 
 
 def nfc(text: str) -> str:
@@ -149,7 +149,7 @@ def normalization() -> dict[str, np.ndarray]:
     apart = dict(zip(single, _one_by_one(nfd, single), strict=True))
     whole = dict(zip(single, _one_by_one(both, single), strict=True))
     plain = [character for character in single if apart[character] == character]
-    between = _one_by_one(nfd, [_HIGH + c + _LOW for c in plain])  # stays where c is a starter, which keeps them apart
+    between = _one_by_one(nfd, [_HIGH + c + _LOW for c in plain])  # a starter keeps the two apart
     marks = [c for c, after in zip(plain, between, strict=True) if after != _HIGH + c + _LOW]
     ranks = _combining_ranks(marks, nfd)
     split = [c for c in single if apart[c] != c]
@@ -172,5 +172,6 @@ def normalization() -> dict[str, np.ndarray]:
     table[[*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]] |= 0x80  # vowels and finals of Hangul syllables
     top, leaves = two_level(table)
     return {"combining_top": top, "combining_leaves": leaves,
-            "decompositions": np.array(spans, dtype="<u4").reshape(-1, 3), "decomposed": np.array(pieces, dtype="<u4"),
+            "decompositions": np.array(spans, dtype="<u4").reshape(-1, 3),
+            "decomposed": np.array(pieces, dtype="<u4"),
             "compositions": np.array(sorted(pairs), dtype="<u4").reshape(-1, 3)}  # fmt: skip
