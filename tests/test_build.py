@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,7 +134,6 @@ def test_shared_library_needs_nothing_and_exports_the_public_api(build: Path, pa
 
 def public_names() -> set[str]:
     """The functions core/colibri.h declares."""
-    import re
     text = (ROOT / "core" / "colibri.h").read_text(encoding="utf-8")
     names = set(re.findall(r"^COLIBRI_API[^;(]*?\b(colibri_\w+)\(", text, re.M))
     assert len(names) > 20
@@ -168,7 +168,8 @@ def test_the_one_file_build_compiles_alone_and_never_fuses(build: Path, compiler
     """Without -ffp-contract on the command line the pragmas have to do it, on a machine with FMA."""
     level = {"gcc": ["-march=x86-64-v3"], "zig": ["-mcpu=x86_64_v3", "-target", "x86_64-linux-musl"]}[compiler]
     command = [tool("gcc")] if compiler == "gcc" else [zig, "cc"]
-    flags = ["-std=gnu99", "-O2", "-ffreestanding", "-fno-stack-protector", "-fno-math-errno", "-Wall", "-Wextra", "-Werror"]
+    flags = ["-std=gnu99", "-O2", "-ffreestanding", "-fno-stack-protector", "-fno-math-errno", "-Wall", "-Wextra",
+             "-Werror"]
     made = tmp_path / "colibri.o"
     run(*command, *level, *flags, "-c", build / "dist" / "colibri.c", "-o", made, cwd=tmp_path,
         ZIG_GLOBAL_CACHE_DIR=str(build / "zig-cache"), ZIG_LOCAL_CACHE_DIR=str(build / "zig-cache"))
@@ -187,10 +188,10 @@ def test_the_one_file_build_compiles_alone_and_never_fuses(build: Path, compiler
 def test_the_header_compiles_in_both_languages(language: str, tmp_path: Path) -> None:
     compiler, suffix = (tool("g++"), "cc") if "+" in language else (tool("gcc"), "c")
     source = tmp_path / f"include.{suffix}"
-    source.write_text('#include "colibri.h"\nint main() { colibri_limits limits = {}; return (int)limits.flags; }\n'
-                      if "+" in language else
-                      '#include "colibri.h"\nint main(void) { colibri_limits limits = {0}; return (int)limits.flags; }\n',
-                      encoding="utf-8")
+    arguments, zero = ("", "") if "+" in language else ("void", "0")
+    source.write_text(f"""#include "colibri.h"
+int main({arguments}) {{ colibri_limits limits = {{{zero}}}; return (int)limits.flags; }}
+""", encoding="utf-8")
     run(compiler, f"-std={language}", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-I", ROOT / "core",
         "-c", source, "-o", tmp_path / "include.o")
 

@@ -1,4 +1,5 @@
 """SCons tool: builder `FlatBin`, an ELF's loadable segments as one flat image (what a flash loader wants)."""
+from SCons.Action import Action
 from SCons.Builder import Builder
 
 
@@ -23,4 +24,4 @@ def flatten(target, source, env):
 
 def generate(env):
     """Add the builder."""
-    env["BUILDERS"]["FlatBin"] = Builder(action=flatten, suffix=".bin", src_suffix=".elf")
+    env["BUILDERS"]["FlatBin"] = Builder(action=Action(flatten, "  $TARGET"), suffix=".bin", src_suffix=".elf")

@@ -2,8 +2,9 @@
 
 The linkers are called directly and no libc is ever linked: a `zig cc` link would first build musl and
 compiler-rt (minutes), and `zig objcopy` would first build itself. Construction variables read here:
-ZIG_TARGET (zig's target triple), ZIG_CPU (zig's CPU name, may be empty) and ZIG_CACHE (a folder).
+ZIG_TARGET (zig's target triple), ZIG_CPU (zig's CPU name, may be empty) and ZIG_CACHE (a folder). Set here: ZIG_VERSION, on which every object has to depend.
 """
+import importlib.metadata
 import os
 
 
@@ -33,9 +34,11 @@ def generate(env):
     os.makedirs(cache, exist_ok=True)
     env["ENV"]["ZIG_GLOBAL_CACHE_DIR"] = cache
     env["ENV"]["ZIG_LOCAL_CACHE_DIR"] = cache
-    # zig as one quoted word: the path may hold spaces
+    # Quoted, as the path may hold spaces; between $( and $), so that a zig of the same version at another place
+    # (pip's isolated builds have a new one each time) rebuilds nothing. ZIG_VERSION says when it must.
     env.Replace(
-        ZIG=f'"{zig}"',
+        ZIG=f'$( "{zig}" $)',
+        ZIG_VERSION=importlib.metadata.version("ziglang"),
         CC="$ZIG cc -target $ZIG_TARGET ${'-mcpu=' + ZIG_CPU if ZIG_CPU else ''}",
         CXX="$ZIG c++ -target $ZIG_TARGET ${'-mcpu=' + ZIG_CPU if ZIG_CPU else ''}",
         AR="$ZIG ar",

@@ -1,0 +1,161 @@
+"""The firmware on QEMU's virt board: every way to boot, and every way to fail, which must never be silence."""
+from __future__ import annotations
+
+import struct
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from colibri.engine import Limits, Model
+from colibri.jobs import Job, JobResult, constants, parse_report
+from colibri.synth import write_random_blob
+from colibri.targets import artefact, board, program, run_local
+
+pytestmark = pytest.mark.qemu
+FLAGS_AT = 12                                   # runner_job.flags
+TIME_LIMIT = 60                                 # seconds of one boot
+DATA_ABORT, TRANSLATION_FAULT, ALIGNMENT_FAULT = 0x25, 0x06, 0x21
+
+
+@dataclass
+class Boot:
+    """What a boot of the firmware gave."""
+
+    code: int
+    report: str
+    result: JobResult = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.result = parse_report("baremetal", self.report)
+
+    def fault(self) -> dict[str, int]:
+        """The registers of the fault line."""
+        line = next(line for line in self.report.splitlines() if line.startswith("fault "))
+        words = line.split()[1:]
+        return {name: int(value, 16) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model and a job to boot with."""
+
+    folder: Path
+    model: Model
+    job: Job
+
+    def packed(self, board_flags: int = 0) -> bytes:
+        """The job as bytes, with flags that only boards know."""
+        data = bytearray(self.job.pack(self.model.bytes, self.model.plan(self.job.planned())))
+        flags = struct.unpack_from("<I", data, FLAGS_AT)[0] | board_flags
+        struct.pack_into("<I", data, FLAGS_AT, flags)
+        return bytes(data)
+
+    def boot(self, job: bytes | None, blob: bytes | None = None, machine: str = "virt", cpu: str = "cortex-a76",
+             memory: str = "256M") -> Boot:
+        """Run the firmware until it ends."""
+        emulator = program("qemu-system-aarch64")
+        if emulator is None:
+            pytest.skip("qemu-system-aarch64 is not installed")
+        place = board()
+        loads: list[str] = []
+        for name, data in (("JOB", job), ("BLOB", self.model.path.read_bytes() if blob is None else blob)):
+            if data is not None:
+                path = self.folder / name
+                path.write_bytes(data)
+                loads += ["-device", f"loader,file={path},addr={place[name]:#x},force-raw=on"]
+        command = [emulator, "-M", machine, "-cpu", cpu, "-m", memory, "-display", "none", "-monitor", "none",
+                   "-serial", "stdio", "-nic", "none", "-no-reboot", "-semihosting-config",
+                   "enable=on,target=native", "-kernel", str(artefact("baremetal_arm64", "firmware.elf")), *loads]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+                              timeout=TIME_LIMIT)
+        return Boot(done.returncode, done.stdout)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A small random mixture of experts."""
+    folder = tmp_path_factory.mktemp("board")
+    write_random_blob(folder / "random.colibri", "moe", kinds="q4")
+    job = Job("board", Limits(context=32, batch=8, logit_rows=8), prompt=[1, 2, 3, 4, 5], generate=3)
+    return Bench(folder, Model.open(folder / "random.colibri"), job)
+
+
+@pytest.fixture(scope="module")
+def expected(bench: Bench) -> str:
+    """The digest of the same job in this process."""
+    result = run_local(None, bench.job, bench.model, TIME_LIMIT)            # type: ignore[arg-type]
+    assert result.error is None and result.digest
+    return result.digest
+
+
+@pytest.mark.parametrize(("machine", "level"), [
+    ("virt", "el1"), ("virt,virtualization=on", "el2"), ("virt,secure=on", "el3"),
+    ("virt,secure=on,virtualization=on", "el3"),
+])
+def test_every_exception_level_leads_to_the_same_answer(bench: Bench, expected: str, machine: str, level: str) -> None:
+    boot = bench.boot(bench.packed(), machine=machine)
+    assert boot.code == 0, boot.report
+    assert f"board {level} mmu on" in boot.report
+    assert boot.result.digest == expected
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a53", "cortex-a72", "max"])
+def test_every_processor_gives_the_same_answer(bench: Bench, expected: str, cpu: str) -> None:
+    boot = bench.boot(bench.packed(), cpu=cpu)
+    assert (boot.code, boot.result.digest) == (0, expected), boot.report
+
+
+def test_without_mmu_and_with_alignment_checked_the_answer_is_the_same(bench: Bench, expected: str) -> None:
+    boot = bench.boot(bench.packed(constants().BOARD_MMU_OFF))
+    assert "mmu off" in boot.report
+    assert (boot.code, boot.result.digest) == (0, expected), boot.report
+
+
+def test_stack_use_is_measured(bench: Bench) -> None:
+    boot = bench.boot(bench.packed())
+    assert 256 < boot.result.stack_bytes < 65536
+
+
+def test_a_fault_reports_what_the_hardware_knows_and_exits_with_its_own_code(bench: Bench) -> None:
+    boot = bench.boot(bench.packed(constants().BOARD_FAULT))
+    assert boot.code == board()["EXIT_FAULT"]
+    fault = boot.fault()
+    assert fault["esr"] >> 26 == DATA_ABORT and fault["esr"] & 0x3F == TRANSLATION_FAULT
+    assert fault["far"] == board()["FAULT_ADDRESS"]
+    assert 0x40200000 <= fault["elr"] < 0x40400000          # inside the image's code
+    assert boot.result.error is not None                    # a report without its last line is an error
+
+
+def test_an_unaligned_access_is_caught_while_the_mmu_is_off(bench: Bench) -> None:
+    boot = bench.boot(bench.packed(constants().BOARD_FAULT | constants().BOARD_MMU_OFF))
+    assert boot.code == board()["EXIT_FAULT"]
+    assert boot.fault()["esr"] & 0x3F == ALIGNMENT_FAULT
+    assert boot.fault()["far"] == board()["JOB"] + 1
+
+
+def test_memory_that_is_not_there_is_a_fault_not_silence(bench: Bench) -> None:
+    boot = bench.boot(bench.packed(), memory="33M")         # RAM ends inside the job's region
+    assert boot.code != 0
+    assert "done 0" not in boot.report
+
+
+def test_without_a_job_the_board_says_so(bench: Bench) -> None:
+    boot = bench.boot(None)
+    assert boot.code == board()["EXIT_NO_JOB"]
+    assert "no job" in boot.report
+
+
+def test_a_damaged_blob_is_refused_by_name(bench: Bench) -> None:
+    blob = bytearray(bench.model.path.read_bytes())
+    blob[200] ^= 1
+    boot = bench.boot(bench.packed(), bytes(blob))
+    assert boot.code == 3
+    assert boot.report.splitlines()[-2].startswith("error open ")
+
+
+def test_an_unknown_job_flag_is_refused(bench: Bench) -> None:
+    boot = bench.boot(bench.packed(1 << 30))
+    assert boot.code == 3
+    assert "error job_flags" in boot.report
