@@ -142,14 +142,15 @@ class Plan:
 class Model:
     """A blob, mapped and bound in place."""
 
-    def __init__(self, path: Path, content: Any, mapping: mmap.mmap | None = None) -> None:
+    def __init__(self, path: Path, content: Any, file_bytes: int | None = None) -> None:
+        """content: the file's bytes at a multiple of 64, or only its header and tables (then give file_bytes)."""
         self.path = path
-        self._mapping = mapping
         self._content = library.ffi().from_buffer(content)
-        self.bytes = len(self._content)
+        addressable = len(self._content)
+        self.bytes = addressable if file_bytes is None else file_bytes
         self.c = library.ffi().new("colibri_model *")
         detail = library.ffi().new("colibri_detail *")
-        status = library.load().colibri_open(self.c, self._content, self.bytes, self.bytes, detail)
+        status = library.load().colibri_open(self.c, self._content, addressable, self.bytes, detail)
         if status < 0:
             raise library.blob_error(path, detail)
 
@@ -164,7 +165,7 @@ class Model:
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise InputError(f"{place}: cannot be read ({error.strerror}); give the path of a .colibri file") from None
-        return cls(place, mapping, mapping)
+        return cls(place, mapping)
 
     @property
     def address(self) -> Any:

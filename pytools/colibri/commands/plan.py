@@ -8,17 +8,21 @@ from typing import Any
 
 from .. import draw
 from ..engine import Model, Plan
-from ..errors import DoesNotFit, InputError
+from ..errors import DoesNotFit, InputError, UsageError
+from ..format import KINDS
 from ..output import Output, bytes_text, table
-from .common import blob_argument, limit_options, limits_of, positive
+from .common import limit_options, limits_of, positive
 
-EXAMPLES = ("colibri plan model.colibri --context 256",
-            "colibri plan model.colibri --kv q8 --header pool.h --svg pool.svg")
+EXAMPLES = ("colibri plan model.colibri --context 256 --header pool.h --svg pool.svg",
+            "colibri plan --config config.json --weights q4 --kv q8")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    blob_argument(parser)
+    parser.add_argument("blob", type=Path, nargs="?", metavar="BLOB", help="a .colibri file")
+    parser.add_argument("--config", type=Path, metavar="FILE",
+                        help="a Hugging Face config.json instead: plan before weights are there")
+    parser.add_argument("--weights", choices=KINDS, default="q8", help="with --config: kind of the weights")
     limit_options(parser, full=True)
     parser.add_argument("--memory", type=positive_bytes, metavar="BYTES",
                         help="exit 5 if the pool is larger (K, M and G may follow the number)")
@@ -43,26 +47,44 @@ def free_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
+def source(options: argparse.Namespace) -> Model:
+    """The blob, or header and tables of the blob that a config.json would become."""
+    if (options.blob is None) == (options.config is None):
+        raise UsageError("give either a BLOB or --config FILE")
+    if options.blob:
+        return Model.open(options.blob)
+    from ..blobfile import aligned_bytes
+    from ..blobwriter import tables_only
+    from ..convert import ConvertOptions, read_document
+    from ..families import describe
+
+    described = describe(read_document(options.config), str(options.config))
+    tables, size = tables_only(described.model, ConvertOptions(weights=options.weights).kinds(described.model.tied))
+    content = aligned_bytes(len(tables))
+    content[:] = bytearray(tables)
+    return Model(options.config, content, size)
+
+
 def run(options: argparse.Namespace, output: Output) -> int:
     """Plan, print, write."""
-    model = Model.open(options.blob)
+    model = source(options)
     info = model.info()
     plan = model.plan(limits_of(options, info))
     room = options.memory if options.memory is not None else free_memory()
     fits = plan.pool_bytes <= room
     output.document({
-        "model": info.identity, "pool_bytes": plan.pool_bytes, "align": plan.align,
+        "model": None if options.config else info.identity, "pool_bytes": plan.pool_bytes, "align": plan.align,
         "regions": [{"name": region.name, "bytes": region.bytes} for region in plan.regions], "slots": plan.slots,
         "slots_floor": plan.slots_floor, "resident_bytes": plan.resident_bytes, "expert_bytes": plan.expert_bytes,
         "kv_bytes_per_token": plan.kv_bytes_per_token, "largest_unit_macs": plan.largest_unit_macs,
         "ops": plan.ops, "limits": plan.limits.numbers(), "fits": fits})
     show(plan, output)
     if options.header:
-        write(options.header, draw.c_header(plan, options.blob.name, info.identity), output)
+        write(options.header, draw.c_header(plan, model.path.name, info.identity), output)
     if options.svg:
-        write(options.svg, draw.plan_svg(plan, options.blob.name), output)
+        write(options.svg, draw.plan_svg(plan, model.path.name), output)
     if options.memory is not None and not fits:
-        raise DoesNotFit(f"{options.blob}: the pool needs {plan.pool_bytes} bytes, {room} are allowed; "
+        raise DoesNotFit(f"{model.path}: the pool needs {plan.pool_bytes} bytes, {room} are allowed; "
                          "plan a shorter --context, a smaller --batch or --kv q8")
     return 0
 
