@@ -18,7 +18,7 @@ static void colibri_pack_float(uint32_t kind, uint32_t lane, uint32_t columns, c
         if (kind == COLIBRI_KIND_F32) {
             ((float *)tile)[16u * (uint64_t)c + lane] = w[c];
         } else {
-            ((uint16_t *)tile)[32u * (uint64_t)(c / 2u) + 2u * lane + (c & 1u)] = colibri_half_from_float(w[c]);
+            ((uint16_t *)tile)[16u * (uint64_t)c + lane] = colibri_half_from_float(w[c]);
         }
     }
 }

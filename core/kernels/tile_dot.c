@@ -17,15 +17,15 @@ static void colibri_dot_f32(const float *tile, uint32_t columns, const float *x,
     }
 }
 
-/* A line holds 16 rows x 2 columns: row r at halves 2r, 2r + 1. */
+/* A line holds 2 columns x 16 rows: the half of row r, column c at 16c + r, as in a K tile of the cache. */
 static void colibri_dot_f16(const uint16_t *tile, uint32_t columns, const float *x, float out[16])
 {
     float acc[16] = {0};
     for (uint32_t c = 0; c < columns; c++) {
-        const uint16_t *line = tile + 32u * (uint64_t)(c / 2u) + (c & 1u);
+        const uint16_t *column = tile + 16u * (uint64_t)c;
         float v = x[c];
         for (int r = 0; r < 16; r++) {
-            acc[r] = acc[r] + colibri_half_to_float(line[2 * r]) * v;
+            acc[r] = acc[r] + colibri_half_to_float(column[r]) * v;
         }
     }
     for (int r = 0; r < 16; r++) {
@@ -129,7 +129,7 @@ void colibri_tile_row(uint32_t kind, const void *tile, uint32_t columns, uint32_
             out[c] = ((const float *)tile)[16u * (uint64_t)c + lane];
             break;
         case COLIBRI_KIND_F16:
-            out[c] = colibri_half_to_float(((const uint16_t *)tile)[32u * (uint64_t)(c / 2u) + 2u * lane + (c & 1u)]);
+            out[c] = colibri_half_to_float(((const uint16_t *)tile)[16u * (uint64_t)c + lane]);
             break;
         case COLIBRI_KIND_Q8:
             pair = bytes + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q8_BYTES;
