@@ -1,12 +1,13 @@
 /* tokenizer.c: binding a tokenizer section and the size of its scratch. See tokenizer.h. */
+#include "base/base.h"
 #include "blob/colibri_format.h"
 #include "text/tokenizer_inner.h"
 
 #include <stddef.h>
 
-typedef char colibri_tokenizer_header_size[
-    sizeof(colibri_tokenizer_header) == COLIBRI_TOKENIZER_HEADER_BYTES ? 1 : -1];
-typedef char colibri_encode_state_size[sizeof(colibri_encode_state) % 8 == 0 ? 1 : -1];
+COLIBRI_ASSERT_SIZE(colibri_tokenizer_header, COLIBRI_TOKENIZER_HEADER_BYTES);
+COLIBRI_ASSERT_SIZE(colibri_encode_state, 336);
+COLIBRI_ASSERT_SIZE(colibri_text_stream, sizeof(colibri_decoder));
 
 /* A bind under way: the first thing found wrong stays. */
 typedef struct colibri_tokenizer_binding {
@@ -131,7 +132,7 @@ static void bind_words(colibri_tokenizer_binding *b, const colibri_tokenizer_hea
     uint64_t roles = 0;
     uint32_t i;
     bind_most(b, &h->vocab, COLIBRI_TOKENIZER_VOCAB_LIMIT);
-    bind_most(b, &h->longest, h->texts.count);
+    bind_most(b, &h->longest, COLIBRI_TOKENIZER_TEXT_LIMIT);
     bind_most(b, &h->prefix_count, COLIBRI_TOKENIZER_AFFIXES);
     bind_most(b, &h->suffix_count, COLIBRI_TOKENIZER_AFFIXES);
     for (i = 0; i < COLIBRI_TOKENIZER_AFFIXES; i++) {
@@ -139,7 +140,7 @@ static void bind_words(colibri_tokenizer_binding *b, const colibri_tokenizer_hea
         bind_most(b, &h->suffix[i], h->vocab);
     }
     bind_most(b, &h->added_raw, h->added.count);
-    bind_most(b, &h->added_longest, COLIBRI_TOKENIZER_ADDED_LIMIT);
+    bind_most(b, &h->added_longest, COLIBRI_TOKENIZER_TEXT_LIMIT);
     for (i = 0; i < COLIBRI_ROLE_TEXT_COUNT; i++) {
         roles += h->role_bytes[i];
     }

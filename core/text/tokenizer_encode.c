@@ -2,9 +2,8 @@
  * tokenizer_encode.c: the chain of stages from text to ids (see tokenizer_inner.h). Owns the order of the
  * stages and what is passed between them; knows nothing of how a stage works.
  */
+#include "base/base.h"
 #include "text/tokenizer_inner.h"
-
-#include <stddef.h>
 
 enum encode_phase {
     ENCODE_IDLE = 0,
@@ -41,8 +40,7 @@ static int32_t encode_push_all(colibri_encoding *e, const uint32_t *ids, uint32_
 static void encode_begin(colibri_encoding *e, uint32_t flags, uint32_t bytes, uint32_t limit)
 {
     colibri_encode_state *s = e->state;
-    static const colibri_encode_state empty;
-    *s = empty;
+    colibri_fill(s, 0, sizeof *s);
     s->flags = flags;
     s->bytes = bytes;
     s->limit = limit;
@@ -254,7 +252,6 @@ int32_t colibri_tokenizer_encode(const colibri_tokenizer *tokenizer, void *scrat
     e.unlimited = budget == COLIBRI_UNLIMITED;
     if (e.state->phase == ENCODE_IDLE) {
         encode_begin(&e, flags, bytes, text_limit);
-        e.state->measured = 0;
     } else if (e.state->bytes != bytes || e.state->flags != flags || e.state->limit != text_limit) {
         return COLIBRI_ERROR_ARGUMENT;      /* another text is unfinished: go on with it, or reset */
     }

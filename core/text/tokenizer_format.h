@@ -20,7 +20,7 @@ enum colibri_tokenizer_constants {
     COLIBRI_TOKENIZER_STEPS = 8,                /* pre-tokenizer steps; each splits what the last made */
     COLIBRI_TOKENIZER_AFFIXES = 4,              /* ids put before or behind a text */
     COLIBRI_TOKENIZER_VOCAB_LIMIT = 0x10000000, /* ids stay below, so that scratch words have bits to spare */
-    COLIBRI_TOKENIZER_ADDED_LIMIT = 1024,       /* longest content of an added token, bytes */
+    COLIBRI_TOKENIZER_TEXT_LIMIT = 1024,        /* longest text of an id or an added token, bytes */
     COLIBRI_TOKENIZER_NONE = -1                 /* 0xFFFFFFFF in the file: no such id */
 };
 

@@ -140,6 +140,9 @@ def _texts(section: _Section, model: _Model, rules: Rules) -> None:
         first[number] |= section.c.TEXT_FIRST_SPECIAL
     section.header.vocab = model.size
     section.header.longest = int(lengths.max())
+    if section.header.longest > section.c.TOKENIZER_TEXT_LIMIT:
+        longest = tokens[int(lengths.argmax()) - 1]
+        raise refuse("model.vocab", longest, f"tokens of at most {section.c.TOKENIZER_TEXT_LIMIT} bytes")
     section.table("text_first", first)
     section.table("texts", b"".join(texts))
     whole: list[int] = []
@@ -163,7 +166,7 @@ def _symbols(section: _Section, model: _Model, rules: Rules) -> None:
         if model.fallback:
             missing = [f"<0x{byte:02X}>" for byte in range(256) if f"<0x{byte:02X}>" not in model.vocab]
             if missing:
-                raise refuse("model.byte_fallback", True, f"it with all byte tokens ({missing[0]} is missing)")
+                raise refuse("model.byte_fallback", True, f"it with {missing[0]} and all others like it")
             byte_ids[:] = [model.vocab[f"<0x{byte:02X}>"] for byte in range(256)]
         if rules.flags & {"SPACE_MARK", "PREFIX_MARK"} and SPACE_MARK not in model.vocab:
             raise refuse("normalizer", "U+2581", "U+2581 where it is a token")
@@ -191,8 +194,8 @@ def _added(section: _Section, model: _Model, rules: Rules) -> set[str]:
             content = content.replace(" ", SPACE_MARK) if "SPACE_MARK" in rules.flags else content
             content = tables.nfc(content) if "NFC" in rules.flags else content
         data = content.encode("utf-8")
-        if len(data) > c.TOKENIZER_ADDED_LIMIT:
-            raise refuse("added_tokens", token, f"contents of at most {c.TOKENIZER_ADDED_LIMIT} bytes")
+        if len(data) > c.TOKENIZER_TEXT_LIMIT:
+            raise refuse("added_tokens", token, f"contents of at most {c.TOKENIZER_TEXT_LIMIT} bytes")
         rows.append((bool(bits & c.ADDED_NORMALIZED), data, token["id"], bits))
     rows.sort()
     texts, entries = bytearray(), []

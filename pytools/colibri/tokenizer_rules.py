@@ -1,7 +1,7 @@
 """How a tokenizer.json cuts text, as steps and flags of the tokenizer section.
 
-Reads normalizer, pre_tokenizer, decoder and post_processor, and refuses by name what is not known. The vocabulary
-is tokenizer.py's.
+Reads normalizer, pre_tokenizer, decoder and post_processor, and refuses by name what is not known. The
+vocabulary is tokenizer.py's.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def show(value: Any) -> str:
 
 def refuse(place: str, found: Any, known: str) -> TokenizerError:
     """One sentence: where, what, what is known."""
-    return TokenizerError(f"tokenizer.json: {place} is {show(found)}; the core's tokenizer knows {known}; convert "
-                          "the checkpoint with --no-tokenizer for a blob that takes token ids only")
+    return TokenizerError(f"tokenizer.json: {place} is {show(found)}; the core's tokenizer knows {known}; "
+                          "convert the checkpoint with --no-tokenizer for a blob that takes token ids only")
 
 
 def _flat(node: Any, place: str, inner: str) -> Iterator[dict[str, Any]]:

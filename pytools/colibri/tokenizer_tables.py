@@ -88,7 +88,7 @@ def character_class(name: str) -> np.ndarray:
 
 
 def two_level(values: np.ndarray, shift: int = 7) -> tuple[np.ndarray, np.ndarray]:
-    """A table of bytes over all code points as (leaf of each block, leaves), up to the last value but zero."""
+    """A table of bytes over all code points as (leaf of each block, leaves), without the zeros at its end."""
     used = np.flatnonzero(values)
     blocks = (int(used[-1]) >> shift) + 1 if used.size else 0
     rows = values[: blocks << shift].reshape(blocks, 1 << shift)
