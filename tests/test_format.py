@@ -380,7 +380,7 @@ def test_the_worked_example_of_the_documentation_is_true(tmp_path: Path) -> None
 
 
 def renew_example() -> None:
-    """Put today's bytes into the lines of the page (`python tests/test_format.py`); check the comments by eye."""
+    """Put today's bytes into the page (`python tests/test_format.py`); the comments are checked by eye."""
     with tempfile.TemporaryDirectory() as folder:
         data = example(Path(folder))
 

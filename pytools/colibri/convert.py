@@ -152,28 +152,19 @@ class _Weights:
         return {name}
 
 
-def read_document(path: Path, needed: bool = True) -> dict[str, Any]:
+def read_document(path: Path, needed: bool = True, fraction: type = Decimal) -> dict[str, Any]:
     """A JSON object; an absent one is {} unless it is needed."""
     if not path.is_file():
         if needed:
             raise ConvertError(f"{path}: is missing; give the folder of a Hugging Face model")
         return {}
     try:
-        document = parse_json(path.read_bytes(), str(path))
+        document = parse_json(path.read_bytes(), str(path), fraction)
     except OSError as error:
         raise ConvertError(f"{path}: cannot be read ({error.strerror}); check the folder") from None
     if not isinstance(document, dict):
         raise ConvertError(f"{path}: is not a JSON object; fetch it again")
     return document
-
-
-def _plain(value: Any) -> Any:
-    """Decimals back to floats, for readers that expect what json gives."""
-    if isinstance(value, Decimal):
-        return float(value)
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
 def _tokenizer(folder: Path, settings: dict[str, Any], vocab: int) -> bytes:
@@ -184,7 +175,7 @@ def _tokenizer(folder: Path, settings: dict[str, Any], vocab: int) -> bytes:
         raise ConvertError(
             f"{path}: is missing; fetch it, or give --no-tokenizer for a blob that takes token ids only"
         )
-    document = _plain(read_document(path))
+    document = read_document(path, fraction=float)
     entries = document.get("model", {}).get("vocab", {})
     ids = list(entries.values()) if isinstance(entries, dict) else list(range(len(entries)))
     ids += [token.get("id") for token in document.get("added_tokens") or []]
@@ -281,7 +272,7 @@ def _provenance(described: Described, options: ConvertOptions, kinds: Kinds, nam
 def _texts(folder: Path, config: dict[str, Any], options: ConvertOptions, vocab: int) -> dict[str, bytes]:
     texts = {"GENERATION": generation_records(folder, config, vocab)}
     if options.tokenizer:
-        settings = _plain(read_document(folder / "tokenizer_config.json", needed=False))
+        settings = read_document(folder / "tokenizer_config.json", needed=False, fraction=float)
         texts["TOKENIZER"] = _tokenizer(folder, settings, vocab)
         texts["CHAT_TEMPLATE"] = _chat_template(folder, settings).encode()
     return texts

@@ -53,8 +53,8 @@ class Entry:
     end: int
 
 
-def parse_json(text: bytes | str, subject: str) -> Any:
-    """JSON without duplicate keys, fractions as Decimal; what is wrong is said in one sentence."""
+def parse_json(text: bytes | str, subject: str, fraction: type = Decimal) -> Any:
+    """JSON without duplicate keys, fractions exact; what is wrong is said in one sentence."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -67,7 +67,7 @@ def parse_json(text: bytes | str, subject: str) -> Any:
         return made
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_float=Decimal)
+        return json.loads(text, object_pairs_hook=unique, parse_float=fraction)
     except (ValueError, RecursionError) as error:
         raise ConvertError(f"{subject}: is not JSON ({error}); the file is damaged, fetch it again") from None
 
@@ -117,7 +117,7 @@ def _entry(path: Path, name: str, value: Any, base: int, size: int) -> Entry:
             f"{path}: tensor {name!r}: expected dtype, shape and data_offsets; fetch the file again"
         )
     dtype, shape, span = value["dtype"], value["shape"], value["data_offsets"]
-    if dtype not in _WIDTH and dtype not in _OTHER:
+    if not isinstance(dtype, str) or dtype not in {**_WIDTH, **_OTHER}:
         raise ConvertError(
             f"{path}: tensor {name!r}: dtype {dtype!r} is not known; expected F32, F16 or BF16"
         )

@@ -1,0 +1,696 @@
+"""Conversion: what a Hugging Face folder says is what the blob says, all else is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from colibri import safetensors_reader
+from colibri.blobfile import BlobFile
+from colibri.convert import ConvertOptions, convert, generation_records
+from colibri.errors import ConvertError, InputError, UsageError
+from colibri.families import describe
+from colibri.family_table import FAMILIES
+from colibri.format import EVERY_LAYER, required
+from colibri.library import constants
+from colibri.rope import Scaling, inverse_root, nearest_f32
+from colibri.safetensors_reader import Checkpoint, read_entries
+from oracles import cases, checkpoints, draw, tensorfile
+from reference import rope as reference_rope
+
+PLAIN = ConvertOptions(weights="f32", tokenizer=False)
+
+
+def folder_of(case: str, folder: Path) -> Path:
+    """A tiny checkpoint to break."""
+    checkpoints.build(case, folder)
+    return folder
+
+
+def change_config(folder: Path, **fields: Any) -> None:
+    """Set fields of config.json; a field set to ... is taken out."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
+
+
+def entries_of(name: str) -> list[tensorfile.Entry]:
+    """The tensors of a case, ready to be written."""
+    case = cases.CASES[name]
+    return [
+        tensorfile.Entry(tensor, shape, case.dtype, lambda t=tensor, s=shape: checkpoints.values(case, t, s))
+        for tensor, shape in checkpoints.tensors(case)
+    ]
+
+
+def refused(folder: Path, options: ConvertOptions = PLAIN) -> str:
+    """Convert, expect one sentence and nothing left behind; returns the sentence."""
+    target = folder / "out"
+    target.mkdir(exist_ok=True)
+    with pytest.raises(InputError) as caught:
+        convert(folder, target / "model.colibri", options)
+    assert list(target.iterdir()) == []
+    sentence = str(caught.value)
+    assert "\n" not in sentence and caught.value.exit_code == 3
+    return sentence
+
+
+# --- rotary frequencies ---
+
+LAWS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"rope_type": "linear", "factor": Decimal("2.5")},
+    "llama3": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+               "original_max_position_embeddings": 8192},
+    "yarn": {"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+    "yarn mscale": {"type": "yarn", "factor": Decimal("32.5"), "original_max_position_embeddings": 4096,
+                    "mscale": Decimal("0.707"), "mscale_all_dim": Decimal("0.9")},
+    "yarn fine": {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32, "beta_fast": 4,
+                  "beta_slow": Decimal("0.5"), "truncate": False, "attention_factor": Decimal("1.25")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("theta, width", [(10000, 64), (1000000, 128), (Decimal("500000.0"), 20), (100, 2)])
+def test_fractions_equal_the_independent_computation(law: str, theta: Any, width: int) -> None:
+    scaling = Scaling(LAWS[law], theta, width, 4096, "test")
+    fractions, amplitude = reference_rope.rope_fractions(theta, width, LAWS[law])
+    assert scaling.fractions() == tuple(int(f) for f in fractions)
+    assert np.float32(scaling.amplitude()) == amplitude
+
+
+def test_the_fastest_pair_turns_by_one_radian() -> None:
+    scaling = Scaling({}, 10000, 8, 4096, "test")
+    assert scaling.fractions()[0] == 2935890503282001226  # 2^64 / (2 pi) = ...226.30
+    assert Scaling({"partial_rotary_factor": Decimal("0.5")}, 10000, 16, 4096, "test").width == 8
+    assert Scaling({"rope_theta": 10000}, 5, 8, 4096, "test").fractions() == scaling.fractions()
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"rope_type": "longrope"}, "rope_type is 'longrope'; this version reads"),
+        ({"rope_type": "linear"}, "'factor' is None"),
+        ({"rope_type": "linear", "factor": 0}, "'factor' is 0"),
+        ({"rope_type": "linear", "factor": "2"}, "'factor' is '2'"),
+        ({"factor": 2}, "'factor' is not known for rope_type 'default'"),
+        ({"rope_theta": 0}, "rope_theta is 0"),
+        ({"partial_rotary_factor": Decimal("0.2")}, "rotated width is 3 of head_dim 16"),
+        ({"partial_rotary_factor": 2}, "rotated width is 32 of head_dim 16"),
+        ({**LAWS["llama3"], "high_freq_factor": 1}, "not above low_freq_factor"),
+    ],
+)
+def test_rope_fields_that_cannot_be_used_are_named(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConvertError, match="config: ") as caught:
+        Scaling(fields, 10000, 16, 4096, "config").fractions()
+    assert words in str(caught.value)
+
+
+def test_float32_values_are_the_nearest_ones() -> None:
+    for head_dim in (1, 3, 20, 64, 80, 96, 128, 192):
+        assert np.float32(inverse_root(head_dim)) == np.float32(head_dim**-0.5)
+    halfway = "1.000000059604644775390625"  # 1 + 2^-24
+    assert nearest_f32(Decimal(halfway)) == 1.0
+    assert (
+        nearest_f32(Decimal(halfway + "0000000000000001")) == 1.0 + 2.0**-23
+    )  # a detour over double loses this
+
+
+# --- config.json to description ---
+
+BASE: dict[str, Any] = {
+    "vocab_size": 50, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "rms_norm_eps": Decimal("1e-5"),
+}  # fmt: skip
+MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+
+def layers_of(**fields: Any) -> list[Any]:
+    return describe({**BASE, **fields}).model.layers
+
+
+def windows(**fields: Any) -> list[int | None]:
+    return [layer.window for layer in layers_of(**fields)]
+
+
+def test_windows_follow_each_family() -> None:
+    assert windows(model_type="llama") == [None] * 4
+    assert windows(model_type="mistral") == [4096] * 4  # the class's own default
+    assert windows(model_type="mistral", sliding_window=None) == [None] * 4
+    assert windows(model_type="mixtral", num_local_experts=4, num_experts_per_tok=1) == [None] * 4
+    assert windows(model_type="qwen2", sliding_window=9) == [None] * 4
+    on = {"use_sliding_window": True, "sliding_window": 9}
+    assert windows(model_type="qwen2", max_window_layers=3, **on) == [None, None, None, 9]
+    assert windows(model_type="qwen2", **on) == [None] * 4  # from layer 28 on
+    assert windows(model_type="qwen2_moe", shared_expert_intermediate_size=8, max_window_layers=3, **on,
+                   **MOE) == [9, None, 9, None]  # fmt: skip
+    assert windows(model_type="qwen3_moe", max_window_layers=3, **on, **MOE) == [9] * 4
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    assert windows(model_type="qwen3", layer_types=kinds, **on) == [None, 9, 9, None]
+    with pytest.raises(ConvertError, match="sliding window is switched off"):
+        windows(model_type="qwen3", layer_types=kinds)
+    with pytest.raises(ConvertError, match="4 times full_attention"):
+        windows(model_type="qwen3", layer_types=kinds[:3], **on)
+
+
+def test_layers_with_experts_are_chosen_as_the_family_says() -> None:
+    def sparse(**fields: Any) -> list[bool]:
+        return [layer.moe for layer in layers_of(**{**MOE, **fields})]
+
+    assert sparse(model_type="qwen3_moe", decoder_sparse_step=2) == [False, True, False, True]
+    assert sparse(model_type="qwen3_moe", mlp_only_layers=[0, 3]) == [False, True, True, False]
+    assert sparse(model_type="glm4_moe", n_routed_experts=6) == [False, True, True, True]
+    ernie = {"model_type": "ernie4_5_moe", "moe_num_experts": 6, "moe_k": 2, "moe_layer_interval": 2,
+             "moe_layer_end_index": 2, "num_experts": ..., "num_experts_per_tok": ...}  # fmt: skip
+    fields = {key: value for key, value in {**MOE, **ernie}.items() if value is not ...}
+    assert [layer.moe for layer in layers_of(**fields)] == [False, True, False, False]
+
+
+def test_switches_of_the_families() -> None:
+    c = constants()
+    layer = layers_of(model_type="qwen2_moe", shared_expert_intermediate_size=40, **MOE)[0]
+    assert (layer.router_renormalise, layer.shared_ff, layer.shared_gate, layer.ff) == (0, 40, 1, 24)
+    assert layer.biases == c.BIAS_Q | c.BIAS_K | c.BIAS_V
+    assert (
+        layers_of(model_type="qwen2_moe", shared_expert_intermediate_size=40, qkv_bias=False, **MOE)[0].biases
+        == 0
+    )
+    layer = layers_of(model_type="qwen3_moe", norm_topk_prob=True, attention_bias=True, **MOE)[0]
+    assert (layer.qk_norm, layer.router_renormalise, layer.shared_ff, layer.biases) == (1, 1, None, 15)
+    layer = layers_of(model_type="dots1", n_routed_experts=6, n_shared_experts=2, routed_scaling_factor=2,
+                      num_experts_per_tok=2, moe_intermediate_size=24)[0]  # fmt: skip
+    assert (layer.router_score, layer.router_scale, layer.shared_ff) == (c.ROUTER_SIGMOID, 2.0, 48)
+    assert layer.shared_gate == 0 and layer.router_eps is None  # not renormalised: no sum to add it to
+    granite = describe({**BASE, "model_type": "granite", "logits_scaling": 8, "embedding_multiplier": 12,
+                        "attention_multiplier": Decimal("0.0625")}).model  # fmt: skip
+    assert (granite.logit_multiplier, granite.embed_multiplier) == (0.125, 12.0)
+    assert (granite.layers[0].score_scale, granite.layers[0].residual_multiplier) == (0.0625, None)
+    assert describe({**BASE, "model_type": "ernie4_5"}).model.ropes[0].interleaved
+    assert describe({**BASE, "model_type": "ernie4_5"}).model.tied
+    assert len(describe({**BASE, **MOE, "model_type": "glm4_moe"}).model.ropes[0].fractions) == 4
+
+
+def test_absent_key_value_heads_mean_what_the_family_says() -> None:
+    bare = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
+    assert describe({**bare, "model_type": "llama"}).model.layers[0].kv_heads == 4
+    assert (
+        describe({**bare, "model_type": "mistral", "num_attention_heads": 16}).model.layers[0].kv_heads == 8
+    )
+    null = {"num_key_value_heads": None, "num_attention_heads": 16}
+    assert describe({**bare, "model_type": "mistral", **null}).model.layers[0].kv_heads == 16
+
+
+def test_both_rope_spellings_describe_the_same_model() -> None:
+    numbers = {"factor": 4, "original_max_position_embeddings": 32}
+    new = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 500, **numbers}}
+    old = {"rope_theta": 500, "rope_scaling": {"type": "yarn", **numbers}}
+    models = [describe({**BASE, "model_type": "llama", **spelling}).model for spelling in (new, old)]
+    assert models[0] == models[1]
+    theta = describe(
+        {**BASE, "model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 1}
+    ).model
+    assert theta.ropes[0].fractions == Scaling({}, 1000000, 16, 64, "test").fractions()
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"model_type": "mamba"}, "model_type 'mamba' is not known; this version converts dots1, ernie4_5"),
+        ({"model_type": "olmoe"}, "model_type 'olmoe' cannot be converted: it normalises queries and keys"),
+        ({"model_type": ...}, "field 'model_type' is missing"),
+        ({"hidden_size": ...}, "field 'hidden_size' is missing"),
+        ({"rms_norm_eps": None}, "field 'rms_norm_eps' is missing"),
+        ({"alibi": True}, "field 'alibi' (true) is not known"),
+        ({"hidden_act": "gelu"}, "field 'hidden_act' is 'gelu'; expected 'silu'"),
+        ({"mlp_bias": True}, "field 'mlp_bias' is true; expected false"),
+        ({"quantization_config": {"bits": 4}}, "field 'quantization_config' is"),
+        ({"num_hidden_layers": 0}, "field 'num_hidden_layers' is 0; expected a whole number from 1 on"),
+        ({"num_hidden_layers": Decimal("2.5")}, "field 'num_hidden_layers' is 2.5"),
+        ({"num_hidden_layers": True}, "field 'num_hidden_layers' is true"),
+        ({"num_hidden_layers": "3"}, "field 'num_hidden_layers' is '3'"),
+        ({"num_key_value_heads": 3}, "a divisor of num_attention_heads 4"),
+        ({"hidden_size": 66}, "a multiple of num_attention_heads 4"),
+        ({"tie_word_embeddings": "no"}, "expected true or false"),
+        (
+            {"rope_parameters": {"rope_theta": 1}, "rope_scaling": {"factor": 2}},
+            "two answers to one question",
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1}}}, "one set of numbers for all layers"),
+        ({"rope_parameters": {"rope_theta": 7}, "rope_theta": 8}, "field 'rope_theta' is 8; expected 7"),
+        ({"partial_rotary_factor": Decimal("0.5")}, "this family rotates whole heads"),
+        ({"rms_norm_eps": Decimal("-1")}, "field 'rms_norm_eps' is -1; expected a number above 0"),
+    ],
+)
+def test_config_fields_that_cannot_be_used_are_named(fields: dict[str, Any], words: str) -> None:
+    document = {
+        key: value for key, value in {**BASE, "model_type": "llama", **fields}.items() if value is not ...
+    }
+    with pytest.raises(ConvertError) as caught:
+        describe(document, "x/config.json")
+    assert words in str(caught.value) and str(caught.value).startswith("x/config.json: ")
+
+
+def test_too_many_experts_per_token_are_refused() -> None:
+    with pytest.raises(ConvertError, match="'num_experts_per_tok' is 7; expected at most the 6 experts"):
+        layers_of(model_type="qwen3_moe", **{**MOE, "num_experts_per_tok": 7})
+
+
+def test_groups_of_experts_are_refused() -> None:
+    with pytest.raises(ConvertError, match="field 'n_group' is 2; expected 1"):
+        layers_of(model_type="dots1", n_group=2, **MOE)
+
+
+# --- folders to blobs ---
+
+
+@pytest.mark.parametrize("name", cases.CASES)
+def test_every_weight_of_every_family_arrives(tmp_path: Path, name: str) -> None:
+    """Against the generator's own table of names and shapes, which knows nothing of ours."""
+    case, folder = cases.CASES[name], folder_of(name, tmp_path / "hf")
+    made = convert(folder, tmp_path / "m.colibri", PLAIN)
+    blob = BlobFile(made.path)
+    used = {name for name, _ in made.described.zero_tensors()}
+    for tensor, expert in blob.matrices():
+        source = made.described.tensor_name(tensor, expert)
+        shape = dict(checkpoints.tensors(case))[source]
+        drawn = checkpoints.values(case, source, shape)
+        if case.dtype == "F16":
+            drawn = drawn.astype(np.float16).astype(np.float32)
+        elif case.dtype == "BF16":
+            drawn = tensorfile.from_bf16(tensorfile.to_bf16(drawn))
+        assert np.array_equal(blob.floats(tensor, expert), drawn), source
+        used.add(source)
+    assert used == {name for name, _ in checkpoints.tensors(case)}
+    assert case.family in FAMILIES and made.described.model_type == case.family
+    assert blob.provenance()["model_type"] == case.family
+
+
+def test_shards_and_single_files_give_the_same_blob(tmp_path: Path) -> None:
+    folder = folder_of("mixtral_one", tmp_path / "one")
+    shards = tmp_path / "many"
+    shards.mkdir()
+    shutil.copy(folder / "config.json", shards)
+    entries = entries_of("mixtral_one")
+    tensorfile.write_sharded(shards, [entries[i::3] for i in range(3)])
+    options = ConvertOptions(weights="q4", tokenizer=False, source_name="same")
+    results = [convert(source, tmp_path / f"{source.name}.colibri", options) for source in (folder, shards)]
+    assert results[0].path.read_bytes() == results[1].path.read_bytes()
+    assert str(tmp_path).encode() not in results[0].path.read_bytes()
+
+
+def test_a_tied_head_is_one_tensor_with_two_roles(tmp_path: Path) -> None:
+    folder = folder_of("mixtral_tied", tmp_path / "hf")
+    blob = BlobFile(convert(folder, tmp_path / "a.colibri", PLAIN).path)
+    assert blob.find("HEAD") is blob.find("EMBED") and blob.model().tied
+    options = ConvertOptions(weights="q4", head="f16", tokenizer=False)
+    blob = BlobFile(convert(folder, tmp_path / "b.colibri", options).path)
+    assert blob.find("EMBED", EVERY_LAYER).kind == "f16"  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="--embed q8 and --head f16"):
+        convert(folder, tmp_path / "c.colibri", ConvertOptions(embed="q8", head="f16", tokenizer=False))
+
+
+def test_a_tied_head_that_is_stored_twice_must_say_the_same(tmp_path: Path) -> None:
+    folder, entries = folder_of("mixtral_tied", tmp_path / "hf"), entries_of("mixtral_tied")
+    embed = entries[0]
+    tensorfile.write(folder / "model.safetensors", [*entries, embed._replace(name="lm_head.weight")])
+    once = convert(folder, tmp_path / "a.colibri", PLAIN)
+    other = embed._replace(name="lm_head.weight", data=lambda: embed.data() * np.float32(1.5))
+    tensorfile.write(folder / "model.safetensors", [*entries, other])
+    assert "differs from the embedding, but config.json says tie_word_embeddings" in refused(folder)
+    assert once.written.layout.model.tied
+
+
+@pytest.mark.parametrize("weights", ["f16", "q8", "q4"])
+def test_kinds_go_where_the_options_send_them(tmp_path: Path, weights: str) -> None:
+    folder = folder_of("qwen2_moe_plain", tmp_path / "hf")
+    options = ConvertOptions(weights=weights, attention="f32", ffn="f16", tokenizer=False)
+    blob = BlobFile(convert(folder, tmp_path / "m.colibri", options).path)
+    kinds = {tensor.role: tensor.kind for tensor in blob.tensors}
+    assert {kinds[r] for r in "QKVO"} == {"f32"}
+    assert {kinds[r] for r in ("GATE", "UP", "DOWN", "SHARED_GATE", "SHARED_UP", "SHARED_DOWN")} == {"f16"}
+    assert {kinds[r] for r in ("EXPERT_GATE", "EXPERT_UP", "EXPERT_DOWN")} == {weights}
+    assert {kinds[r] for r in ("EMBED", "HEAD")} == {"q8" if weights == "q4" else weights}
+    assert {kinds[r] for r in ("ROUTER", "SHARED_SWITCH", "FINAL_NORM", "Q_BIAS")} == {"f32"}
+    with pytest.raises(UsageError, match="--experts q5: expected one of f32, f16, q8, q4"):
+        convert(folder, tmp_path / "n.colibri", ConvertOptions(experts="q5", tokenizer=False))
+
+
+def test_a_description_can_be_changed_before_it_is_written(tmp_path: Path) -> None:
+    folder = folder_of("llama_gqa_bias", tmp_path / "hf")
+
+    def without_bias(model: Any) -> None:
+        for layer in model.layers:
+            layer.biases = 0
+
+    convert(folder, tmp_path / "m.colibri", PLAIN, patch_description=without_bias)
+    roles = {tensor.role for tensor in BlobFile(tmp_path / "m.colibri").tensors}
+    assert "Q" in roles and "Q_BIAS" not in roles
+
+
+def test_progress_ends_at_the_files_size(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, str]] = []
+    made = convert(folder_of("llama_mha", tmp_path / "hf"), tmp_path / "m.colibri", PLAIN,
+                   progress=lambda *step: seen.append(step))  # fmt: skip
+    assert [done for done, _, _ in seen] == sorted({done for done, _, _ in seen})
+    assert {total for _, total, _ in seen} == {made.written.file_bytes} and seen[-1][
+        0
+    ] <= made.written.file_bytes
+
+
+# --- weights that are refused ---
+
+
+def replaced(name: str, **changes: Any) -> Callable[[list[tensorfile.Entry]], list[tensorfile.Entry]]:
+    return lambda entries: [e._replace(**changes) if e.name == name else e for e in entries]
+
+
+def poisoned(value: float) -> Callable[[], np.ndarray]:
+    def data() -> np.ndarray:
+        made = np.ones((64, 64), dtype=np.float32)
+        made[7, 9] = value
+        return made
+
+    return data
+
+
+Q = "model.layers.1.self_attn.q_proj.weight"
+WEIGHTS: dict[str, tuple[Callable[[list[tensorfile.Entry]], list[tensorfile.Entry]], str]] = {
+    "missing": (lambda es: [e for e in es if e.name != Q], f"tensor {Q!r} is missing; config.json describes"),
+    "unused": (lambda es: [*es, es[0]._replace(name="model.layers.9.x")],
+               "'model.layers.9.x' belongs to nothing"),
+    "shape": (replaced(Q, shape=(32, 128), data=lambda: np.ones((32, 128), np.float32)),
+              f"tensor {Q!r} has shape [32, 128], config.json says [64, 64]"),
+    "rank": (replaced(Q, shape=(64, 64, 1), data=lambda: np.ones((64, 64, 1), np.float32)),
+             "shape [64, 64, 1]"),
+    "nan": (replaced(Q, data=poisoned(np.nan)), f"tensor {Q!r}: row 7, column 9 is nan"),
+    "infinity": (replaced(Q, data=poisoned(-np.inf)), f"tensor {Q!r}: row 7, column 9 is -inf"),
+    "norm": (replaced("model.norm.weight", data=lambda: np.full(64, np.inf, np.float32)),
+             "'model.norm.weight': row 0, column 0 is inf"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", WEIGHTS)
+@pytest.mark.parametrize("kind", ["f32", "q8", "q4"])
+def test_wrong_weights_are_named_and_leave_nothing_behind(tmp_path: Path, fault: str, kind: str) -> None:
+    change, words = WEIGHTS[fault]
+    folder = folder_of("llama_mha", tmp_path)
+    tensorfile.write(folder / "model.safetensors", change(entries_of("llama_mha")))
+    assert words in refused(folder, ConvertOptions(weights=kind, tokenizer=False))
+
+
+def test_a_correction_bias_that_is_not_zero_is_refused(tmp_path: Path) -> None:
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    folder = folder_of("dots_sigmoid", tmp_path)
+    biased = replaced(name, data=lambda: np.full(8, 0.5, np.float32))
+    tensorfile.write(folder / "model.safetensors", biased(entries_of("dots_sigmoid")))
+    assert f"tensor {name!r} is not zero" in refused(folder)
+
+
+def test_integer_weights_are_refused(tmp_path: Path) -> None:
+    folder = folder_of("llama_mha", tmp_path)
+    data = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header[Q]["dtype"] = "I32"
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    assert f"tensor {Q!r} has dtype I32; expected F32, F16 or BF16" in refused(folder)
+
+
+def test_folders_that_lack_something_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConvertError, match="no such folder"):
+        convert(tmp_path / "none", tmp_path / "m.colibri", PLAIN)
+    assert "config.json: is missing" in refused(tmp_path)
+    folder_of("llama_mha", tmp_path)
+    assert "tokenizer.json: is missing; fetch it, or give --no-tokenizer" in refused(
+        tmp_path, ConvertOptions()
+    )
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    assert "pytorch_model.bin is another format" in refused(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json: is not JSON" in refused(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "model_type": "llama"}')
+    assert "'model_type' stands there twice" in refused(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    assert "is not a JSON object" in refused(tmp_path)
+
+
+# --- safetensors files ---
+
+
+def raw_file(path: Path, header: Any, data: bytes = bytes(64)) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def tensor(dtype: Any = "F32", shape: Any = (4, 4), span: Any = (0, 64)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape,
+            "data_offsets": list(span) if isinstance(span, tuple) else span}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "header, words",
+    [
+        (b"not json", "is not JSON"),
+        (b"[" * 100000, "is not JSON"),
+        (b"[]", "the header is not a JSON object"),
+        (b'{"a": {}, "a": {}}', "'a' stands there twice"),
+        ({"a": {"dtype": "F32"}}, "expected dtype, shape and data_offsets"),
+        ({"a": tensor("F33")}, "dtype 'F33' is not known"),
+        ({"a": tensor(["F32"])}, "dtype ['F32'] is not known"),
+        ({"a": tensor(shape=(-4, 4))}, "shape [-4, 4]"),
+        ({"a": tensor(shape=(4, 4.0))}, "expected up to 8 whole numbers"),
+        ({"a": tensor(shape="4")}, "expected up to 8 whole numbers"),
+        ({"a": tensor(shape=(1,) * 7 + (4, 4))}, "expected up to 8 whole numbers"),
+        ({"a": tensor(shape=(2**62, 2**62))}, "needs"),
+        ({"a": tensor(span=(64, 0))}, "data_offsets [64, 0]"),
+        ({"a": tensor(span=(0, 64, 128))}, "data_offsets"),
+        ({"a": tensor(span=(0, 2**60))}, "it was cut short"),
+        ({"a": tensor(span=(0, 60))}, "needs 64 bytes, data_offsets give 60"),
+        ({"a": tensor(span=(4, 68))}, "it was cut short"),
+        ({"a": tensor(shape=(8,), span=(16, 48))}, "16 bytes before tensor 'a' belong to no tensor"),
+        ({"a": tensor(shape=(8,), span=(0, 32))}, "its tensors end at byte"),
+        ({"a": tensor(), "b": tensor(shape=(4,), span=(48, 64))}, "inside tensor 'a'"),
+        ({"a": tensor(), "b": tensor()}, "inside tensor 'a'"),
+    ],
+)
+def test_broken_headers_are_refused_in_one_sentence(tmp_path: Path, header: Any, words: str) -> None:
+    with pytest.raises(ConvertError) as caught:
+        read_entries(raw_file(tmp_path / "m.safetensors", header))
+    assert words in str(caught.value) and "m.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**9, 1000])
+def test_a_header_length_beyond_the_file_is_refused(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(100))
+    with pytest.raises(ConvertError, match=f"the header says it is {length} bytes long"):
+        read_entries(path)
+    path.write_bytes(b"abc")
+    with pytest.raises(ConvertError, match="has 3 bytes"):
+        read_entries(path)
+
+
+def test_odd_offsets_types_and_strips_read_right(tmp_path: Path) -> None:
+    """A byte tensor in front and a header of odd length put every float at an odd address."""
+    values = draw.bell(1, "odd", (50, 7))
+    half = values.astype(np.float16)
+    half[0, :4] = [6e-8, -6e-8, 3e-5, 65504]  # subnormals are kept
+    brain = tensorfile.to_bf16(values)
+    blocks = [b"\7", values.tobytes(), half.tobytes(), brain.tobytes()]
+    ends = np.cumsum([len(block) for block in blocks]).tolist()
+    header = {"pad": tensor("U8", (1,), (0, 1))}
+    for name, dtype, begin, end in (("f", "F32", ends[0], ends[1]), ("h", "F16", ends[1], ends[2]),
+                                    ("b", "BF16", ends[2], ends[3])):  # fmt: skip
+        header[name] = tensor(dtype, (50, 7), (begin, end))
+    text = json.dumps(header).encode()
+    raw_file(tmp_path / "model.safetensors", text + b" " * (1 - len(text) % 2), b"".join(blocks))
+    expected = {"f": values, "h": half.astype(np.float32), "b": tensorfile.from_bf16(brain)}
+    with Checkpoint(tmp_path) as checkpoint:
+        for name, wanted in expected.items():
+            entry = checkpoint.expect(name, (50, 7))
+            strips = [checkpoint.floats(entry, first * 7, 5 * 7).reshape(5, 7) for first in range(0, 50, 5)]
+            assert np.array_equal(np.concatenate(strips).view(np.uint32), wanted.view(np.uint32))
+        assert any(entry.begin % 4 for entry in checkpoint.entries.values() if entry.dtype == "F32")
+
+
+def test_files_of_the_formats_own_library_are_read(tmp_path: Path) -> None:
+    safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    tensors = {"a": draw.bell(1, "a", (3, 5)), "b": draw.bell(1, "b", (7,)).astype(np.float16)}
+    safetensors_numpy.save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with Checkpoint(tmp_path) as checkpoint:
+        assert set(checkpoint.entries) == {"a", "b"}
+        assert np.array_equal(checkpoint.floats(checkpoint.expect("a", (3, 5)), 0, 15), tensors["a"].ravel())
+        assert np.array_equal(checkpoint.floats(checkpoint.expect("b", (7,)), 2, 3), tensors["b"][2:5])
+
+
+def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    folder_of("mixtral_one", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    entries = entries_of("mixtral_one")
+    tensorfile.write_sharded(tmp_path, [entries[:9], entries[9:]])
+    index = tmp_path / safetensors_reader.INDEX
+    whole = json.loads(index.read_text())
+    first, second = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+
+    def with_map(**changes: Any) -> str:
+        where = {k: v for k, v in {**whole["weight_map"], **changes}.items() if v is not ...}
+        index.write_text(json.dumps({"weight_map": where}))
+        return refused(tmp_path)
+
+    name = entries[0].name
+    assert f"{second}: has no tensor {name!r}" in with_map(**{name: second})
+    assert f"{first}: tensor {name!r} is not in" in with_map(**{name: ...})
+    assert "none.safetensors: is missing" in with_map(**{name: "none.safetensors"})
+    assert "expected a .safetensors file of the folder" in with_map(**{name: "../x.safetensors"})
+    index.write_text("{}")
+    assert "has no weight_map" in refused(tmp_path)
+    index.write_text(json.dumps(whole))
+    tensorfile.write(tmp_path / second, [*entries[9:], entries[0]])
+    assert f"tensor {name!r} is in {first} too" in refused(tmp_path)
+
+
+# --- texts and defaults ---
+
+
+def test_end_ids_of_both_files_and_sampling_defaults_are_kept(tmp_path: Path) -> None:
+    folder = folder_of("llama_mha", tmp_path / "hf")
+    settings = {"eos_token_id": [7, 5], "do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    (folder / "generation_config.json").write_text(json.dumps(settings))
+    blob = BlobFile(convert(folder, tmp_path / "a.colibri", PLAIN).path)
+    read = blob.generation()
+    assert (read["end"], read["bos"], read["top_k"]) == ([2, 5, 7], 1, 20)
+    assert (read["temperature"], read["top_p"]) == (np.float32(0.6), np.float32(0.95))
+    (folder / "generation_config.json").write_text(json.dumps({**settings, "do_sample": False}))
+    assert BlobFile(convert(folder, tmp_path / "b.colibri", PLAIN).path).generation() == {
+        "end": [2, 5, 7],
+        "bos": 1,
+    }
+
+
+def test_defaults_out_of_range_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "generation_config.json"
+    for settings, words in (
+        ({"eos_token_id": 120}, "eos_token_id is 120; expected a token id below 120"),
+        ({"bos_token_id": -1}, "bos_token_id is -1"),
+        ({"eos_token_id": "2"}, "eos_token_id is '2'"),
+        ({"do_sample": True, "top_p": 1.5}, "top_p is Decimal('1.5'); expected a number from 0 to 1"),
+        ({"do_sample": True, "temperature": -1}, "temperature is -1"),
+    ):
+        path.write_text(json.dumps(settings))
+        with pytest.raises(ConvertError) as caught:
+            generation_records(tmp_path, {}, 120)
+        assert words in str(caught.value)
+
+
+def small_tokenizer() -> dict[str, Any]:
+    """A byte-level BPE of 260 tokens, as tokenizer.json spells it."""
+    alphabet = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(b) if b in alphabet else chr(256 + n) for n, b in enumerate(
+        sorted(range(256), key=lambda b: (b in alphabet, b)))]  # fmt: skip
+    vocab = {letter: number for number, letter in enumerate(letters)}
+    vocab["th"], vocab["the"] = 256, 257
+    steps = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+        "added_tokens": [{"id": 258, "content": "<|end|>", "special": True, "single_word": False,
+                          "lstrip": False, "rstrip": False, "normalized": False}],
+        "pre_tokenizer": {**steps, "add_prefix_space": False},
+        "decoder": {**steps, "add_prefix_space": True},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                  "vocab": vocab, "merges": [["t", "h"], ["th", "e"]]},
+    }  # fmt: skip
+
+
+def with_tokenizer(folder: Path, vocab: int) -> Path:
+    """A checkpoint whose vocabulary is large enough for the small tokenizer."""
+    folder_of("llama_mha", folder)
+    change_config(folder, vocab_size=vocab)
+    wide = [e._replace(shape=(vocab, 64), data=lambda: draw.bell(1, "w", (vocab, 64)))
+            if e.name in ("model.embed_tokens.weight", "lm_head.weight") else e
+            for e in entries_of("llama_mha")]  # fmt: skip
+    tensorfile.write(folder / "model.safetensors", wide)
+    (folder / "tokenizer.json").write_text(json.dumps(small_tokenizer()))
+    return folder
+
+
+def test_tokenizer_and_template_travel_with_the_weights(tmp_path: Path) -> None:
+    from colibri.tokenizer import build_tokenizer_section
+
+    folder = with_tokenizer(tmp_path / "hf", 260)
+    settings: dict[str, Any] = {"eos_token": "<|end|>", "chat_template": "{{ messages }} ü"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    blob = BlobFile(convert(folder, tmp_path / "a.colibri").path)
+    assert blob.section("TOKENIZER") == build_tokenizer_section(small_tokenizer(), settings)
+    assert blob.chat_template() == "{{ messages }} ü"
+    named = [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": named}))
+    assert BlobFile(convert(folder, tmp_path / "b.colibri").path).chat_template() == "D"
+    (folder / "chat_template.jinja").write_text("from its own file")
+    assert BlobFile(convert(folder, tmp_path / "c.colibri").path).chat_template() == "from its own file"
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    sentence = refused(with_tokenizer(tmp_path, 258), ConvertOptions())
+    assert "tokenizer.json: has a token with id 258, config.json says vocab_size 258" in sentence
+
+
+# --- memory ---
+
+MEASURE = """
+import sys
+from pathlib import Path
+from colibri.convert import ConvertOptions, convert
+convert(Path(sys.argv[1]), Path(sys.argv[2]), ConvertOptions(weights="q8", tokenizer=False))
+status = Path("/proc/self/status").read_text()  # ru_maxrss would count the parent before exec
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+def sparse_checkpoint(folder: Path, layers: int) -> int:
+    """A checkpoint of zeros that takes no room on the disk; returns its size."""
+    folder.mkdir()
+    config = {**BASE, "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "head_dim": 64,
+              "num_hidden_layers": layers, "rms_norm_eps": 1e-5}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    described, header, at = describe(config), {}, 0
+    for wanted in required(described.model):
+        shape = (wanted.columns,) if wanted.vector else (wanted.rows, wanted.columns)
+        size = 4 * int(np.prod(shape))
+        header[described.tensor_name(wanted)] = tensor("F32", shape, (at, at + size))
+        at += size
+    path = raw_file(folder / "model.safetensors", header, b"")
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size + at)
+    return at
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
+    peaks = []
+    for layers in (1, 12):
+        size = sparse_checkpoint(tmp_path / str(layers), layers)
+        command = [
+            sys.executable,
+            "-c",
+            MEASURE,
+            str(tmp_path / str(layers)),
+            str(tmp_path / f"{layers}.colibri"),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout) * 1024)
+        (tmp_path / f"{layers}.colibri").unlink()
+    assert size > 600 << 20
+    assert peaks[1] - peaks[0] < 24 << 20
+    assert peaks[1] < 150 << 20, f"{peaks[1] >> 20} MiB at the peak"
