@@ -37,8 +37,8 @@ int32_t colibri_check_limits(const colibri_view *view, const colibri_limits *lim
     };
     for (uint32_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high) {
-            return colibri_limit_fault(detail, COLIBRI_ERROR_ARGUMENT, ranges[i].field,
-                                       ranges[i].value < ranges[i].low ? ranges[i].low : ranges[i].high, ranges[i].value);
+            uint32_t bound = ranges[i].value < ranges[i].low ? ranges[i].low : ranges[i].high;
+            return colibri_limit_fault(detail, COLIBRI_ERROR_ARGUMENT, ranges[i].field, bound, ranges[i].value);
         }
     }
     if (streamed && moe ? limits->slots < 1u || limits->slots > moe : limits->slots != 0u) {

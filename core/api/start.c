@@ -78,8 +78,8 @@ static int32_t colibri_check_pool(const void *pool, uint64_t pool_bytes, const c
                                    pool_bytes);
     }
     if (layout->pool_bytes > UINTPTR_MAX - (uintptr_t)pool) {
-        return colibri_start_fault(detail, COLIBRI_ERROR_ADDRESS, COLIBRI_FIELD_POOL_BYTES, UINTPTR_MAX - (uintptr_t)pool,
-                                   layout->pool_bytes);
+        return colibri_start_fault(detail, COLIBRI_ERROR_ADDRESS, COLIBRI_FIELD_POOL_BYTES,
+                                   UINTPTR_MAX - (uintptr_t)pool, layout->pool_bytes);
     }
     return COLIBRI_OK;
 }

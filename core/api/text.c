@@ -141,9 +141,10 @@ int32_t colibri_text_plan(const colibri_view *view, const colibri_limits *limits
 {
     (void)view;
     *bytes = 0;
-    return limits->text_bytes == 0u
-               ? COLIBRI_OK
-               : colibri_refuse(detail, COLIBRI_ERROR_LEFT_OUT, 0, COLIBRI_FIELD_TEXT_BYTES, 0, 0, 0, limits->text_bytes);
+    if (limits->text_bytes == 0u) {
+        return COLIBRI_OK;
+    }
+    return colibri_refuse(detail, COLIBRI_ERROR_LEFT_OUT, 0, COLIBRI_FIELD_TEXT_BYTES, 0, 0, 0, limits->text_bytes);
 }
 
 void colibri_text_begin(colibri_session *s)

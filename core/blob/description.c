@@ -238,8 +238,8 @@ int32_t colibri_layer_end(const colibri_view *view, const colibri_cursor *cursor
         return colibri_layer_fault(detail, view, cursor->layer, COLIBRI_FIELD_LAYER, view->layers, cursor->layer);
     }
     if (cursor->tensor != view->table[COLIBRI_SECTION_TENSORS].count) {
-        return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_LAYER, cursor->tensor,
-                              0, view->layers, colibri_tensor_at(view, cursor->tensor)->layer);
+        return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_LAYER,
+                              cursor->tensor, 0, view->layers, colibri_tensor_at(view, cursor->tensor)->layer);
     }
     if (cursor->expert != view->table[COLIBRI_SECTION_EXPERT_SUMS].count ||
         cursor->expert_end != experts->offset + experts->payload) {

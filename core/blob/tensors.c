@@ -82,7 +82,9 @@ static int colibri_ffn_shape(const colibri_view *view, const colibri_description
     case COLIBRI_ROLE_ROUTER:
         present = colibri_matrix_shape(shape, d->experts, view->hidden, d->ffn == COLIBRI_FFN_MOE);
         break;
-    case COLIBRI_ROLE_SHARED_SWITCH: present = colibri_matrix_shape(shape, 1, view->hidden, d->shared_gate != 0u); break;
+    case COLIBRI_ROLE_SHARED_SWITCH:
+        present = colibri_matrix_shape(shape, 1, view->hidden, d->shared_gate != 0u);
+        break;
     default: return 0;
     }
     shape->only_f32 = 1;
@@ -146,11 +148,12 @@ int32_t colibri_check_tensor(const colibri_view *view, uint32_t index, const col
                                     t->layout, detail);
     }
     if (t->rows != shape->rows) {
-        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_ROWS, shape->rows, t->rows, detail);
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_ROWS, shape->rows, t->rows,
+                                    detail);
     }
     if (t->columns != shape->columns) {
-        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_COLUMNS, shape->columns, t->columns,
-                                    detail);
+        return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_COLUMNS, shape->columns,
+                                    t->columns, detail);
     }
     if (t->count != count || (shape->count == 0u && t->stride != 0u)) {
         return colibri_tensor_fault(view, index, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_COUNT, count, t->count, detail);

@@ -79,7 +79,8 @@ static int32_t colibri_check_header(const colibri_view *view, colibri_detail *de
 {
     const colibri_blob_header *h = (const colibri_blob_header *)(const void *)view->blob;
     if (h->magic != COLIBRI_FORMAT_MAGIC) {
-        return colibri_header_fault(detail, COLIBRI_ERROR_MAGIC, COLIBRI_FIELD_MAGIC, 0, COLIBRI_FORMAT_MAGIC, h->magic);
+        return colibri_header_fault(detail, COLIBRI_ERROR_MAGIC, COLIBRI_FIELD_MAGIC, 0, COLIBRI_FORMAT_MAGIC,
+                                    h->magic);
     }
     if (h->version != COLIBRI_FORMAT_VERSION) {
         return colibri_header_fault(detail, COLIBRI_ERROR_VERSION, COLIBRI_FIELD_VERSION, 4, COLIBRI_FORMAT_VERSION,
@@ -90,8 +91,8 @@ static int32_t colibri_check_header(const colibri_view *view, colibri_detail *de
                                     h->header_bytes);
     }
     if (h->section_count == 0u || h->section_count > COLIBRI_SECTION_LIMIT) {
-        return colibri_header_fault(detail, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_SECTION_COUNT, 12, COLIBRI_SECTION_LIMIT,
-                                    h->section_count);
+        return colibri_header_fault(detail, COLIBRI_ERROR_FORMAT, COLIBRI_FIELD_SECTION_COUNT, 12,
+                                    COLIBRI_SECTION_LIMIT, h->section_count);
     }
     if (h->file_bytes != view->file_bytes) {
         int32_t status = h->file_bytes > view->file_bytes ? COLIBRI_ERROR_TRUNCATED : COLIBRI_ERROR_FORMAT;

@@ -65,7 +65,8 @@ static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *li
     if (d->ffn == COLIBRI_FFN_DENSE) {
         uint32_t kind = colibri_role_kind(view, d, COLIBRI_ROLE_DOWN);
         w->gated = colibri_most(w->gated, rows * colibri_gated_stride(d->ff, kind));
-        norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_GATE) | 1u << colibri_role_kind(view, d, COLIBRI_ROLE_UP);
+        norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_GATE) |
+                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_UP);
         w->macs = colibri_most(w->macs, colibri_most(4u * tile * view->hidden, tile * d->ff));
     } else {
         uint32_t kind = colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_DOWN);
@@ -105,7 +106,8 @@ static void colibri_widen_attention(const colibri_view *view, const colibri_limi
 {
     colibri_layer layer;
     uint32_t q = d->heads * d->head_dim;
-    uint32_t kinds = 1u << colibri_role_kind(view, d, COLIBRI_ROLE_Q) | 1u << colibri_role_kind(view, d, COLIBRI_ROLE_K) |
+    uint32_t kinds = 1u << colibri_role_kind(view, d, COLIBRI_ROLE_Q) |
+                     1u << colibri_role_kind(view, d, COLIBRI_ROLE_K) |
                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_V);
     colibri_fill(&layer, 0, sizeof layer);
     layer.d = *d;

@@ -263,7 +263,9 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
     case COLIBRI_OP_PLACE: colibri_place_row(s, layer, unit, worker); break;
     case COLIBRI_OP_ATTEND: colibri_attend(s, layer, unit / layer->d.heads, unit % layer->d.heads, worker); break;
     case COLIBRI_OP_QUANTIZE: colibri_quantize_attended(s, layer, unit, worker); break;
-    case COLIBRI_OP_PROJECT: colibri_residual_tile(s, layer, &layer->o, &layer->o_bias, &s->layout.attended, unit); break;
+    case COLIBRI_OP_PROJECT:
+        colibri_residual_tile(s, layer, &layer->o, &layer->o_bias, &s->layout.attended, unit);
+        break;
     case COLIBRI_OP_FFN_NORM:
         colibri_norm_row(s, colibri_residual_at(s, unit), &layer->ffn_norm, layer->d.eps, unit, worker);
         break;
