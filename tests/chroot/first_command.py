@@ -1,6 +1,7 @@
-"""Prints the first shell block of a README, as it is to be run inside a clone: `first_command.py README.md`.
+"""Prints the first command of a README, as it is to be run inside a clone: `first_command.py README.md`.
 
-Lines that get the clone (`git clone ...` and the `cd` behind it) are left out: the clone is made from this tree.
+The first command is the first line of the first shell block (with its continuation lines) that does more than
+get the clone: `git clone ...` and `cd ...` are left out, the clone is made from this tree.
 """
 import re
 import sys
@@ -8,14 +9,16 @@ from pathlib import Path
 
 
 def first_command(text: str) -> str:
-    """The first ```sh (or bash, shell, console) block without the lines that clone."""
+    """The first command of the first ```sh (or bash, shell, console) block."""
     block = re.search(r"^```(?:sh|bash|shell|console)\n(.*?)^```", text, re.M | re.S)
     if block is None:
         raise SystemExit("first_command.py: README has no shell block; its first screen must show one")
-    lines = [line.removeprefix("$ ") for line in block[1].splitlines()]
-    kept = [re.sub(r"^git clone [^&]*(&&\s*cd \S+\s*)?(&&\s*)?", "", line) for line in lines
-            if not re.fullmatch(r"cd \S+", line)]
-    return "\n".join(line for line in kept if line.strip()) + "\n"
+    for line in block[1].replace("\\\n", "").splitlines():
+        parts = [part.strip() for part in line.removeprefix("$ ").split("&&")]
+        kept = [part for part in parts if part and not re.match(r"(git clone|cd|#)(\s|$)", part)]
+        if kept:
+            return " && ".join(kept) + "\n"
+    raise SystemExit("first_command.py: README's first shell block holds no command besides getting the clone")
 
 
 if __name__ == "__main__":
