@@ -271,8 +271,7 @@ class Session:
         self._view = library.ffi().from_buffer(self.pool)
         self._lib = library.load()
         self._threads: ThreadPoolExecutor | None = None
-        self._parallel: Any = None
-        self._reads: list[Any] = []
+        self._alive: list[Any] = []         # callbacks the core may call
         self._start()
 
     def _start(self) -> None:
@@ -283,6 +282,8 @@ class Session:
         while True:
             status = self._lib.colibri_start(self.model.c, limits, hooks, self._view, len(self._view), out, detail)
             if status < 0:
+                if self._threads:
+                    self._threads.shutdown()
                 raise CoreError("colibri_start", status, refusal(f"{self.model.path}: session", detail))
             if status not in (c.AGAIN, c.WAIT):
                 break
@@ -291,34 +292,16 @@ class Session:
     def _hooks(self) -> Any:
         """Hooks for what the limits ask for: workers as threads, bytes by copying from the mapped file."""
         hooks = new("colibri_hooks")
-        ffi = library.ffi()
         if self.limits.workers > 1:
             self._threads = ThreadPoolExecutor(self.limits.workers)
-            self._parallel = ffi.callback("colibri_parallel_hook", self._run_parallel)
-            hooks.parallel = self._parallel
+            callback = parallel_hook(self._threads, self.limits.workers)
+            hooks.parallel = callback
+            self._alive.append(callback)
         if self.limits.resident_copy or self.limits.stream_experts:
-            fetch = ffi.callback("colibri_fetch_hook", self._fetch)
-            fetched = ffi.callback("colibri_fetched_hook", lambda user, ticket: library.constants().DONE)
-            self._reads = [fetch, fetched]
-            hooks.fetch, hooks.fetched = fetch, fetched
+            callbacks = fetch_hooks(self.model.address, self.model.bytes)
+            hooks.fetch, hooks.fetched = callbacks
+            self._alive += callbacks
         return hooks
-
-    def _run_parallel(self, user: Any, session: Any, count: int) -> None:
-        """The parallel hook: every worker takes one range."""
-        assert self._threads is not None
-        workers = self.limits.workers
-        bounds = [count * i // workers for i in range(workers + 1)]
-        jobs = [self._threads.submit(self._lib.colibri_work, session, i, bounds[i], bounds[i + 1] - bounds[i])
-                for i in range(workers) if bounds[i + 1] > bounds[i]]
-        for job in jobs:
-            job.result()
-
-    def _fetch(self, user: Any, request: Any) -> int:
-        """The fetch hook: copy from the mapped file."""
-        if request.offset + request.bytes > self.model.bytes:
-            return int(library.constants().ERROR_FETCH)
-        library.ffi().memmove(request.destination, self.model._content + request.offset, request.bytes)
-        return int(library.constants().OK)
 
     def __enter__(self) -> Session:
         return self
@@ -414,6 +397,40 @@ class Session:
         made = new("colibri_stats_result")
         self._call("colibri_stats", self.c, made)
         return Stats(**{f.name: getattr(made, f.name) for f in fields(Stats)})
+
+
+# The hooks are closures over plain values, not methods: a cycle through the session would leave pool views to the
+# garbage collector, in any order.
+
+def parallel_hook(threads: ThreadPoolExecutor, workers: int) -> Any:
+    """Every worker takes one range of the units."""
+    work = library.load().colibri_work
+
+    def parallel(user: Any, session: Any, count: int) -> None:
+        bounds = [count * i // workers for i in range(workers + 1)]
+        jobs = [threads.submit(work, session, i, bounds[i], bounds[i + 1] - bounds[i])
+                for i in range(workers) if bounds[i + 1] > bounds[i]]
+        for job in jobs:
+            job.result()
+
+    return library.ffi().callback("colibri_parallel_hook", parallel)
+
+
+def fetch_hooks(content: Any, size: int) -> tuple[Any, Any]:
+    """Copy from the mapped file; the bytes are there at once."""
+    ffi, c = library.ffi(), library.constants()
+
+    def fetch(user: Any, request: Any) -> int:
+        if request.offset + request.bytes > size:
+            return int(c.ERROR_FETCH)
+        ffi.memmove(request.destination, content + request.offset, request.bytes)
+        return int(c.OK)
+
+    def fetched(user: Any, ticket: int) -> int:
+        return int(c.DONE)
+
+    return (ffi.callback("colibri_fetch_hook", fetch, error=c.ERROR_FETCH),
+            ffi.callback("colibri_fetched_hook", fetched, error=c.ERROR_FETCH))
 
 
 def new_pool(size: int) -> mmap.mmap:
