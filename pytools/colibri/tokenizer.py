@@ -128,10 +128,21 @@ def _token_bytes(token: str, rules: Rules, alphabet: dict[str, int]) -> bytes:
     return token.encode("utf-8")
 
 
+def _read(token: dict[str, Any], rules: Rules) -> str:
+    """An added token's content as it is looked for, which is also what the library's decoders get."""
+    content = str(token["content"])
+    if token.get("normalized"):
+        if "PREFIX_MARK" in rules.flags:
+            raise refuse("added_tokens", token, "normalized ones where no normalizer prepends")
+        content = content.replace(" ", SPACE_MARK) if "SPACE_MARK" in rules.flags else content
+        content = tables.nfc(content) if "NFC" in rules.flags else content
+    return content
+
+
 def _texts(section: _Section, model: _Model, rules: Rules) -> None:
     alphabet = byte_alphabet()
     tokens = {number: token for token, number in model.vocab.items()}
-    tokens.update({token["id"]: token["content"] for token in model.added})
+    tokens.update({token["id"]: _read(token, rules) for token in model.added})
     special = {token["id"] for token in model.added if token.get("special")}
     texts = [_token_bytes(tokens[n], rules, alphabet) if n in tokens else b"" for n in range(model.size)]
     lengths = np.array([0] + [len(text) for text in texts], dtype=np.int64)
@@ -187,13 +198,8 @@ def _added(section: _Section, model: _Model, rules: Rules) -> set[str]:
              "rstrip": c.ADDED_RSTRIP, "single_word": c.ADDED_SINGLE_WORD}  # fmt: skip
     rows = []
     for token in model.added:
-        content, bits = token["content"], sum(bit for name, bit in flags.items() if token.get(name))
-        if bits & c.ADDED_NORMALIZED and rules.flags & {"NFC", "SPACE_MARK", "PREFIX_MARK"}:
-            if "PREFIX_MARK" in rules.flags:
-                raise refuse("added_tokens", token, "normalized ones where no normalizer prepends")
-            content = content.replace(" ", SPACE_MARK) if "SPACE_MARK" in rules.flags else content
-            content = tables.nfc(content) if "NFC" in rules.flags else content
-        data = content.encode("utf-8")
+        bits = sum(bit for name, bit in flags.items() if token.get(name))
+        data = _read(token, rules).encode("utf-8")
         if len(data) > c.TOKENIZER_TEXT_LIMIT:
             raise refuse("added_tokens", token, f"contents of at most {c.TOKENIZER_TEXT_LIMIT} bytes")
         rows.append((bool(bits & c.ADDED_NORMALIZED), data, token["id"], bits))
