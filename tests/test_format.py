@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+import resource
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,21 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: 
     with pytest.raises(DoesNotFit, match="1000 bytes are free, the blob needs") as caught:
         blobwriter.write_blob(tmp_path / "a.colibri", model, kinds, synth.Weights(weights))
     assert caught.value.exit_code == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_said_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    model = synth.SPECS["dense"].model()
+    source = synth.Weights(synth.random_weights(model, 1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (40000, before[1])
+    )  # the kernel refuses to write on, as when full
+    try:
+        with pytest.raises(DoesNotFit, match=r"a\.colibri: cannot be written \(File too large\); make room"):
+            blobwriter.write_blob(tmp_path / "a.colibri", model, Kinds(), source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
 
 

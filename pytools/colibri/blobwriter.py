@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -156,22 +157,23 @@ class _Writer:
         sections = {section.type: section for section in self.layout.sections}
         resident, experts = sections["RESIDENT"], sections.get("EXPERTS")
         whole, run_at = Sum(), {run.layer: run for run in self.layout.runs}
-        for tensor, expert, first, data in self._packed():
-            if tensor.expert:
-                run = run_at[tensor.layer]
-                if tensor.role == run.tensors[0].role and first == 0:
-                    self._close_expert(resident, whole)
-                    self.expert_sums.append(Sum())
-                start = tensor.offset + expert * run.bytes
-                sums = [self.expert_sums[-1]]
-            else:
-                own = self.tensor_sums.setdefault((tensor.layer, tensor.role), Sum())
-                start, sums = tensor.offset, [own, whole]
-            if first == 0:
-                self._pad_to(start, sums[-1])
-            self._emit(data, *sums)
-            if self.progress:
-                self.progress(self.at, self.layout.file_bytes, tensor.label)
+        with closing(self._packed()) as strips:
+            for tensor, expert, first, data in strips:
+                if tensor.expert:
+                    run = run_at[tensor.layer]
+                    if tensor.role == run.tensors[0].role and first == 0:
+                        self._close_expert(resident, whole)
+                        self.expert_sums.append(Sum())
+                    start = tensor.offset + expert * run.bytes
+                    sums = [self.expert_sums[-1]]
+                else:
+                    own = self.tensor_sums.setdefault((tensor.layer, tensor.role), Sum())
+                    start, sums = tensor.offset, [own, whole]
+                if first == 0:
+                    self._pad_to(start, sums[-1])
+                self._emit(data, *sums)
+                if self.progress:
+                    self.progress(self.at, self.layout.file_bytes, tensor.label)
         self._close_expert(resident, whole)
         resident.crc, resident.digest = whole.crc, whole.half()
         if experts:

@@ -47,6 +47,8 @@ class Spec:
     top_k: int = 2
     expert_ff: int = 24
     dense_layers: tuple[int, ...] = ()  # layers of a MoE that have no experts
+    uneven: bool = False  # every layer has one expert and eight columns more than the one before
+    score: str = "softmax"
     renormalise: bool = True
     router_scale: float | None = None
     router_eps: float | None = None
@@ -110,10 +112,10 @@ class Spec:
         return replace(
             layer,
             ffn=c.FFN_MOE,
-            ff=self.expert_ff,
-            experts=self.experts,
+            ff=self.expert_ff + (8 * number if self.uneven else 0),
+            experts=self.experts + (number if self.uneven else 0),
             top_k=self.top_k,
-            router_score=c.ROUTER_SOFTMAX,
+            router_score=getattr(c, "ROUTER_" + self.score.upper()),
             router_scale=self.router_scale,
             router_eps=self.router_eps,
             router_renormalise=c.RENORMALISE_SUM if self.renormalise else c.RENORMALISE_NONE,
@@ -155,6 +157,8 @@ SPECS = {
         rope=LINEAR, experts=3, top_k=1, theta=1000000, hidden=64, ff=64, expert_ff=64, head_dim=16
     ),
     "nope": Spec(rope_layers=(1,), residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25),
+    "sigmoid": Spec(experts=6, top_k=3, score="sigmoid", router_scale=2.5, router_eps=1e-20, qk_norm=True),
+    "uneven": Spec(layers=3, experts=1, top_k=1, uneven=True, expert_ff=40, hidden=70, kv_heads=4),
     # small enough to flip every bit of it: at most 24 KiB in q8 and q4
     "tiny": Spec(
         vocab=13,
