@@ -208,6 +208,22 @@ def test_the_c_example_links_and_refuses_a_wrong_command_line(toolchain: str, tm
     assert run(example, nonsense, "hello", code=3).startswith("open: ")
 
 
+@pytest.mark.parametrize("toolchain", ["gcc", "zig"])
+def test_the_example_on_the_readme_compiles_and_runs(toolchain: str, zig: str, build: Path, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"^```c\n(.*?)^```", text, re.M | re.S)
+    assert code and 20 <= code[1].count("\n") <= 50, "README shows a C example of about 40 lines"
+    source, made = tmp_path / "example.c", tmp_path / "example"
+    source.write_text(code[1], encoding="utf-8")
+    compiler = [tool("gcc")] if toolchain == "gcc" else [zig, "cc", "-target", "x86_64-linux-gnu"]
+    run(*compiler, "-Wall", "-Wextra", "-Werror", "-O2", "-I", ROOT / "core", source,
+        build / "linux_x86_64" / "libcolibri.a", "-o", made, cwd=tmp_path,
+        ZIG_GLOBAL_CACHE_DIR=str(build / "zig-cache"), ZIG_LOCAL_CACHE_DIR=str(build / "zig-cache"))
+    assert "usage" in run(made, code=2)
+    demo = ROOT / "pytools" / "colibri" / "demo" / "demo.colibri"
+    assert len(run(made, demo, "Once upon a time")) > 40
+
+
 # ---- the Python package ----
 
 @pytest.mark.slow
@@ -228,7 +244,7 @@ def test_a_wheel_holds_what_its_tag_says(arch: str, tmp_path: Path) -> None:
         "wasm/colibri.wasm", "wasm/node_runner.mjs", "baremetal_arm64/firmware.elf", "baremetal_arm64/firmware.bin",
         "linux_x86_64/runner", "linux_aarch64/runner", "linux_riscv64/runner", "include/colibri.h",
         "include/colibri_format.h", "include/runner.h", "include/layout.h"]
-    assert {f"colibri/_data/{d}" for d in data} <= names
+    assert {f"colibri/_data/{d}" for d in data} | {"colibri/demo/demo.colibri"} <= names
     assert runner.external_attr >> 16 & 0o111, "the runner must stay executable"
 
 
