@@ -202,7 +202,7 @@ typedef struct colibri_tensor {
     uint32_t flags;                         /* 0 */
     uint64_t offset;                        /* in the file, 64-byte aligned */
     uint64_t bytes;                         /* of one matrix */
-    uint64_t stride;                        /* to the next of count, 0 if count = 1 */
+    uint64_t stride;                        /* expert matrices: to the next expert, the run; else 0 */
     uint32_t crc;                           /* CRC32C of bytes; 0 where experts vouch for it */
     uint32_t reserved0;
     uint8_t digest[16];
