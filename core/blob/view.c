@@ -192,7 +192,8 @@ static int32_t colibri_check_section(colibri_view *view, uint32_t index, uint64_
         return colibri_section_fault(detail, COLIBRI_ERROR_FORMAT, s, COLIBRI_FIELD_BYTES, index,
                                      view->file_bytes - s->offset, s->bytes);
     }
-    if ((s->flags & COLIBRI_SECTION_TABLE) && s->bytes > view->tables_bytes - s->offset) {
+    if ((s->flags & COLIBRI_SECTION_TABLE) &&
+        (s->offset > view->tables_bytes || s->bytes > view->tables_bytes - s->offset)) {
         return colibri_section_fault(detail, COLIBRI_ERROR_FORMAT, s, COLIBRI_FIELD_TABLES_BYTES, index,
                                      view->tables_bytes, s->offset + s->bytes);
     }
