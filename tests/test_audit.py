@@ -47,7 +47,8 @@ BAD = {
     "foreign": ("API int other_name(int n) { return n + 1; }", "global symbol other_name"),
     "data": ("static int counter = 3;\nAPI int colibri_a(void) { return counter++; }", "data is 4 bytes"),
     "bss": ("static int counter;\nAPI int colibri_a(void) { return counter++; }", "bss is 4 bytes"),
-    "recursion": ("API int colibri_a(int n);\nALONE static int b(int n) { volatile int k = n; return colibri_a(k) + 1; }\n"
+    "recursion": ("API int colibri_a(int n);\n"
+                  "ALONE static int b(int n) { volatile int k = n; return colibri_a(k) + 1; }\n"
                   "API int colibri_a(int n) { volatile int k = n; return k < 2 ? 1 : b(n - 1) * b(n - 2); }",
                   "recursion"),
 }

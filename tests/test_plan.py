@@ -63,7 +63,8 @@ def test_any_limits_fill_their_pool_exactly(model: Model, data: some.DataObject)
     context = data.draw(some.integers(1, 70))
     limits = Limits(context=context, batch=batch, sequences=data.draw(some.integers(1, 3)),
                     workers=data.draw(some.integers(1, 3)), logit_rows=data.draw(some.integers(1, batch)),
-                    rewind=data.draw(some.integers(0, min(20, context))), kv=data.draw(some.sampled_from(("f32", "f16", "q8"))),
+                    rewind=data.draw(some.integers(0, min(20, context))),
+                    kv=data.draw(some.sampled_from(("f32", "f16", "q8"))),
                     slots=data.draw(some.integers(1, 8)) if streamed else 0, stream_experts=streamed,
                     resident_copy=data.draw(some.booleans()))
     plan = model.plan(limits)
@@ -219,7 +220,8 @@ def test_picture_shows_every_region(model: Model, tmp_path: Path) -> None:
     plan = model.plan(Limits(context=40))
     for region in plan.regions:
         assert (f"{region.name}: {region.bytes} bytes" in titles) == (region.bytes > 0)
-    heights = [float(rect.get("height", "0")) for rect in root.iter(f"{space}rect") if rect.find(f"{space}title") is not None]
+    heights = [float(rect.get("height", "0")) for rect in root.iter(f"{space}rect")
+               if rect.find(f"{space}title") is not None]
     assert abs(sum(heights) - 420) < 2
     assert re.search(r"pool of (\d+) bytes", titles[0])[1] == str(plan.pool_bytes)
 

@@ -21,7 +21,8 @@ COMBINATIONS = 8
 
 def label(change: dict[str, Any]) -> str:
     """A variation's name: its settings."""
-    return " ".join(f"{name}={value:#x}" if name == "fill" else f"{name}={int(value)}" for name, value in change.items())
+    return " ".join(f"{name}={value:#x}" if name == "fill" else f"{name}={int(value)}"
+                    for name, value in change.items())
 
 
 def single(job: Job) -> list[tuple[str, Job]]:

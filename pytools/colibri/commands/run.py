@@ -14,7 +14,7 @@ from ..generation import Request, generate
 from ..jobs import Job, JobResult
 from ..output import Output
 from ..text import encode
-from .common import (blob_argument, describe, limit_options, limits_of, natural, read_text, sampling_of,
+from .common import (blob_argument, describe, limit_options, limits_of, natural, positive, read_text, sampling_of,
                      sampling_options, token_file)
 
 EXAMPLES = ("colibri run model.colibri -p 'Once upon a time' -n 60",
@@ -39,6 +39,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                         help="do not hash the logits: a faster prompt and a smaller pool")
     parser.add_argument("--log-routing", type=Path, metavar="FILE",
                         help="write the chosen experts of every position and layer, one JSON line each")
+    parser.add_argument("--time-limit", type=positive, default=int(targets.TIME_LIMIT), metavar="SECONDS",
+                        help="of a run on another target than linux (default %(default)s)")
     parser.add_argument("--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them")
 
 
@@ -116,7 +118,7 @@ def run_there(options: argparse.Namespace, target: targets.Target, model: Model,
     job = Job(f"run {options.blob.name}", limits, tokens, text, options.count, sampling, ends, special=True,
               bos=not options.chat, digest=not options.no_digest, routing=bool(options.log_routing))
     output.detail(f"{target.name}: {job.name}")
-    result = target.run(job, model)
+    result = target.run(job, model, options.time_limit)
     if result.error:
         raise result.error
     for sentence in result.bad_checks():

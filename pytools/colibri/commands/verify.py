@@ -27,6 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                              "a hostile float environment, and mixtures of them")
     parser.add_argument("--prompt-tokens", type=positive, default=24, metavar="N", help="length of the prompt")
     parser.add_argument("-n", "--count", type=natural, default=8, metavar="N", help="tokens to generate")
+    parser.add_argument("--time-limit", type=positive, default=int(targets.TIME_LIMIT), metavar="SECONDS",
+                        help="of each run (default %(default)s)")
     parser.add_argument("--kv", choices=("f32", "f16", "q8"), default="f16", help="kind of the cached keys and values")
 
 
@@ -44,7 +46,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     model = Model.open(options.blob)
     job = base_job(model, model.info(), options)
     report = compare(targets.pick(options.target), model, [("base", job)] if not options.thorough
-                     else factors.variations(job), output)
+                     else factors.variations(job), output, options.time_limit)
     document = {"model": model.info().identity, **report.document()}
     output.document(document)
     report.show(output)
@@ -104,7 +106,8 @@ class Report:
                       "NOT one answer")
 
 
-def compare(chosen: list[targets.Target], model: Model, jobs: list[tuple[str, Job]], output: Output) -> Report:
+def compare(chosen: list[targets.Target], model: Model, jobs: list[tuple[str, Job]], output: Output,
+            limit: float = targets.TIME_LIMIT) -> Report:
     """Run jobs on targets; every digest must be the first one's, every check good, planned = used."""
     report = Report()
     expected = ""
@@ -115,7 +118,7 @@ def compare(chosen: list[targets.Target], model: Model, jobs: list[tuple[str, Jo
             continue
         for name, job in jobs:
             output.detail(f"{target.name}: {name}")
-            result = target.run(replace(job, name=f"{name} on {target.name}"), model)
+            result = target.run(replace(job, name=f"{name} on {target.name}"), model, limit)
             report.results.append((name, result))
             expected = expected or result.digest
             report.problems += [f"{sentence} ({name})" for sentence in result.bad_checks()]
