@@ -188,7 +188,7 @@ static const colibri_limits limits = COLIBRI_PLAN_LIMITS;
 int main(int argc, char **argv)
 {
     colibri_model model;
-    colibri_session *session;
+    colibri_session *session = NULL;
     colibri_info info = {.struct_bytes = sizeof info};
     FILE *file = argc > 1 ? fopen(argv[1], "rb") : NULL;
     size_t n = file ? fread(blob, 1, sizeof blob, file) : 0;
