@@ -90,13 +90,53 @@ static void colibri_slot_empty(colibri_session *s, uint32_t index)
     slot->leased = 0;
 }
 
+/* Is an asked slot there? Its checksum must be right before any byte counts. */
+static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
+{
+    colibri_slot *slot = colibri_slot_at(s, index);
+    if (slot->state == COLIBRI_SLOT_READY) {
+        return COLIBRI_DONE;
+    }
+    int32_t status = s->hooks.fetched(s->hooks.user, index);
+    if (status == COLIBRI_WAIT) {
+        return COLIBRI_WAIT;
+    }
+    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
+    uint32_t crc = 0;
+    if (status >= 0) {
+        crc = colibri_crc32c(0, colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes),
+                             layer->d.expert_run);
+    }
+    if (status < 0 || crc != colibri_expert_sum_at(&s->view, layer->d.first_expert + slot->expert)->crc) {
+        colibri_slot_empty(s, index);
+        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT;
+    }
+    slot->state = COLIBRI_SLOT_READY;
+    return COLIBRI_DONE;
+}
+
+/* Fetches that were abandoned by a reset still hold their slots, and nobody else asks how they are. */
+static void colibri_slots_settle(colibri_session *s)
+{
+    for (uint32_t i = 0; i < s->layout.slot_count; i++) {
+        const colibri_slot *slot = colibri_slot_at(s, i);
+        if (slot->state == COLIBRI_SLOT_ASKED && !slot->leased) {
+            (void)colibri_slot_poll(s, i);
+        }
+    }
+}
+
 /* Ask the host for an expert. OK: in flight in *index; WAIT: later; negative: failed for good. */
 static int32_t colibri_slot_ask(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t *index)
 {
     const colibri_layer *layer = colibri_layer_at(s, layer_index);
     uint32_t i = colibri_victim(s);
     if (i == COLIBRI_NO) {
-        return COLIBRI_WAIT;                    /* an abandoned fetch still holds the slots */
+        colibri_slots_settle(s);
+        i = colibri_victim(s);
+    }
+    if (i == COLIBRI_NO) {
+        return COLIBRI_WAIT;                    /* abandoned fetches hold the slots and are still in flight */
     }
     colibri_slot_empty(s, i);
     colibri_slot *slot = colibri_slot_at(s, i);
@@ -121,31 +161,6 @@ static int32_t colibri_slot_ask(colibri_session *s, uint32_t layer_index, uint32
     s->stat_misses++;
     s->stat_fetched += request.bytes;
     return COLIBRI_OK;
-}
-
-/* Is an asked slot there? Its checksum must be right before any byte counts. */
-static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
-{
-    colibri_slot *slot = colibri_slot_at(s, index);
-    if (slot->state == COLIBRI_SLOT_READY) {
-        return COLIBRI_DONE;
-    }
-    int32_t status = s->hooks.fetched(s->hooks.user, index);
-    if (status == COLIBRI_WAIT) {
-        return COLIBRI_WAIT;
-    }
-    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
-    uint32_t crc = 0;
-    if (status >= 0) {
-        crc = colibri_crc32c(0, colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes),
-                             layer->d.expert_run);
-    }
-    if (status < 0 || crc != colibri_expert_sum_at(&s->view, layer->d.first_expert + slot->expert)->crc) {
-        colibri_slot_empty(s, index);
-        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT;
-    }
-    slot->state = COLIBRI_SLOT_READY;
-    return COLIBRI_DONE;
 }
 
 /* Lease the experts of the pass; what is missing is asked for first, all of it, then waited for. */
