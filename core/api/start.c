@@ -101,7 +101,7 @@ static int32_t colibri_carve(const colibri_view *view, const colibri_limits *lim
         return status;
     }
     colibri_tape_build(s);
-    colibri_fill(colibri_pool_at(s, layout->sequences), 0, 4u * (uint64_t)limits->sequences);
+    colibri_fill(colibri_pool_at(s, layout->sequences), 0, sizeof(colibri_sequence) * limits->sequences);
     colibri_fill(colibri_pool_at(s, layout->faults), 0, 64u * (uint64_t)limits->workers);
     if (layout->slot_count) {
         colibri_fill(colibri_pool_at(s, layout->slots), 0, layout->slot_count * sizeof(colibri_slot));
@@ -175,9 +175,13 @@ int32_t colibri_start(const colibri_model *model, const colibri_limits *limits, 
         return colibri_start_fault(detail, COLIBRI_ERROR_ARGUMENT, COLIBRI_FIELD_STRUCT_BYTES, sizeof *hooks,
                                    hooks ? hooks->struct_bytes : 0u);
     }
+    if (hooks && (hooks->flags || hooks->reserved[0] || hooks->reserved[1] || hooks->reserved[2] || hooks->reserved[3])) {
+        return colibri_start_fault(detail, COLIBRI_ERROR_ARGUMENT, COLIBRI_FIELD_RESERVED, 0, 1);
+    }
     const colibri_view *view = colibri_view_of(model);
     colibri_session *s = pool;
-    if (*session == s && s->magic == COLIBRI_SESSION_MAGIC && s->state == COLIBRI_STATE_STARTING) {
+    if (*session == s && pool_bytes >= sizeof *s && s->view.blob == view->blob && s->magic == COLIBRI_SESSION_MAGIC &&
+        s->state == COLIBRI_STATE_STARTING) {
         return colibri_bring_resident(s, detail);
     }
     uint64_t host = colibri_fpenv_enter();

@@ -5,11 +5,6 @@
 #include "base/fpenv.h"
 #include "nn/session.h"
 
-static uint32_t *colibri_lengths(const colibri_session *s)
-{
-    return colibri_pool_words(s, s->layout.sequences);
-}
-
 static int32_t colibri_ready(const colibri_session *s)
 {
     if (!s || s->magic != COLIBRI_SESSION_MAGIC) {
@@ -18,33 +13,43 @@ static int32_t colibri_ready(const colibri_session *s)
     return s->state == COLIBRI_STATE_STOPPED ? COLIBRI_ERROR_STOPPED : COLIBRI_OK;
 }
 
-/* Rows of the same sequence take consecutive positions in the order given; `before` counts those already placed. */
-static int32_t colibri_place_feed(const colibri_session *s, const colibri_row *rows, uint32_t index,
-                                  uint32_t *position)
+/* Row `index` of a feed: its place is its sequence's next one. Rows of the same sequence take consecutive positions in
+ * the order given. Written at once: row states mean nothing until the feed is taken. */
+static int32_t colibri_place_feed(colibri_session *s, const colibri_row *in, uint32_t index, uint32_t wanting)
 {
-    const colibri_row *row = &rows[index];
-    uint64_t next;
-    if (row->sequence >= s->limits.sequences) {
+    if (in->sequence >= s->limits.sequences) {
         return COLIBRI_ERROR_LIMIT;
     }
-    if (row->token >= s->view.vocab) {
+    if (in->token >= s->view.vocab) {
         return COLIBRI_ERROR_TOKEN;
     }
-    next = colibri_lengths(s)[row->sequence];
-    for (uint32_t i = 0; i < index; i++) {
-        next += rows[i].sequence == row->sequence;
-    }
-    if (row->position != COLIBRI_NEXT_POSITION && row->position != next) {
+    colibri_sequence *sequence = colibri_sequence_at(s, in->sequence);
+    uint32_t next = sequence->length + sequence->queued;
+    if ((in->position != COLIBRI_NEXT_POSITION && in->position != next) || in->want_logits > 1u) {
         return COLIBRI_ERROR_ARGUMENT;
     }
-    *position = (uint32_t)next;
-    return next < s->limits.context ? COLIBRI_OK : COLIBRI_ERROR_CONTEXT_FULL;
+    if (next >= s->limits.context) {
+        return COLIBRI_ERROR_CONTEXT_FULL;
+    }
+    if (in->want_logits && wanting == s->limits.logit_rows) {
+        return COLIBRI_ERROR_LIMIT;
+    }
+    colibri_row_state *row = colibri_row_at(s, index);
+    row->sequence = in->sequence;
+    row->position = next;
+    row->token = in->token;
+    row->logit = in->want_logits ? wanting : COLIBRI_NO;
+    if (in->want_logits) {
+        colibri_pool_words(s, s->layout.logit_row)[wanting] = index;
+    }
+    sequence->queued++;
+    return COLIBRI_OK;
 }
 
 int32_t colibri_feed(colibri_session *s, const colibri_row *rows, uint32_t count)
 {
     uint32_t wanting = 0;
-    uint32_t position = 0;
+    uint32_t placed = 0;
     int32_t status = colibri_ready(s);
     if (status < 0) {
         return status;
@@ -58,29 +63,17 @@ int32_t colibri_feed(colibri_session *s, const colibri_row *rows, uint32_t count
     if (count > s->limits.batch) {
         return COLIBRI_ERROR_LIMIT;
     }
-    for (uint32_t i = 0; i < count; i++) {
-        status = colibri_place_feed(s, rows, i, &position);
-        if (status < 0 || rows[i].want_logits > 1u) {
-            return status < 0 ? status : COLIBRI_ERROR_ARGUMENT;
-        }
-        wanting += rows[i].want_logits;
+    for (; status >= 0 && placed < count; placed += status >= 0) {
+        status = colibri_place_feed(s, &rows[placed], placed, wanting);
+        wanting += status >= 0 && rows[placed].want_logits;
     }
-    if (wanting > s->limits.logit_rows) {
-        return COLIBRI_ERROR_LIMIT;
+    for (uint32_t i = 0; i < placed; i++) {
+        colibri_sequence_at(s, rows[i].sequence)->queued = 0;
     }
-    s->logit_count = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        colibri_row_state *row = colibri_row_at(s, i);
-        (void)colibri_place_feed(s, rows, i, &position);
-        row->sequence = rows[i].sequence;
-        row->position = position;
-        row->token = rows[i].token;
-        row->logit = COLIBRI_NO;
-        if (rows[i].want_logits) {
-            colibri_pool_words(s, s->layout.logit_row)[s->logit_count] = i;
-            row->logit = s->logit_count++;
-        }
+    if (status < 0) {
+        return status;
     }
+    s->logit_count = wanting;
     s->row_count = count;
     s->op = 0;
     s->prepared = 0;
@@ -206,7 +199,9 @@ int32_t colibri_advance(colibri_session *s, uint32_t budget)
     if (status == COLIBRI_DONE) {
         for (uint32_t i = 0; i < s->row_count; i++) {
             const colibri_row_state *row = colibri_row_at(s, i);
-            colibri_lengths(s)[row->sequence] = row->position + 1u;
+            colibri_sequence *sequence = colibri_sequence_at(s, row->sequence);
+            sequence->length = row->position + 1u;
+            sequence->reach = sequence->length > sequence->reach ? sequence->length : sequence->reach;
         }
         s->stat_rows += s->row_count;
         s->state = COLIBRI_STATE_IDLE;
@@ -224,7 +219,7 @@ const float *colibri_logits(const colibri_session *s, uint32_t index)
 
 uint32_t colibri_length(const colibri_session *s, uint32_t sequence)
 {
-    return colibri_ready(s) < 0 || sequence >= s->limits.sequences ? 0u : colibri_lengths(s)[sequence];
+    return colibri_ready(s) < 0 || sequence >= s->limits.sequences ? 0u : colibri_sequence_at(s, sequence)->length;
 }
 
 uint32_t colibri_routing(const colibri_session *s, uint32_t layer_index, uint32_t index, uint32_t *experts,
@@ -245,28 +240,30 @@ uint32_t colibri_routing(const colibri_session *s, uint32_t layer_index, uint32_
     return count;
 }
 
-/* Positions that a window's ring can still lose: shorter than that, nothing the next row sees is missing. */
+/* A window's ring forgets: of the furthest position reached, the planned rewind and no more can be taken back, in one
+ * step or in many, or the next row would see what was overwritten. */
 int32_t colibri_rewind(colibri_session *s, uint32_t sequence, uint32_t length)
 {
     int32_t status = colibri_ready(s);
     if (status < 0) {
         return status;
     }
-    if (sequence >= s->limits.sequences || length > colibri_lengths(s)[sequence]) {
+    if (sequence >= s->limits.sequences || length > colibri_sequence_at(s, sequence)->length) {
         return COLIBRI_ERROR_ARGUMENT;
     }
     if (s->state != COLIBRI_STATE_IDLE) {
         return COLIBRI_ERROR_BUSY;
     }
-    uint32_t back = colibri_lengths(s)[sequence] - length;
+    colibri_sequence *q = colibri_sequence_at(s, sequence);
     for (uint32_t l = 0; l < s->view.layers; l++) {
         const colibri_layer *layer = colibri_layer_at(s, l);
         int ring = layer->d.window && layer->kv_tiles * COLIBRI_TILE_ROWS < s->limits.context;
-        if (ring && length != 0u && back > s->limits.rewind) {
+        if (ring && length != 0u && q->reach - length > s->limits.rewind) {
             return COLIBRI_ERROR_REWIND;
         }
     }
-    colibri_lengths(s)[sequence] = length;
+    q->length = length;
+    q->reach = length ? q->reach : 0u;
     s->logit_count = 0;
     return COLIBRI_OK;
 }
@@ -288,7 +285,8 @@ int32_t colibri_reset(colibri_session *s, uint32_t sequence)
     }
     for (uint32_t i = 0; i < s->limits.sequences; i++) {
         if (sequence == COLIBRI_ALL_SEQUENCES || sequence == i) {
-            colibri_lengths(s)[i] = 0;
+            colibri_sequence_at(s, i)->length = 0;
+            colibri_sequence_at(s, i)->reach = 0;
         }
     }
     s->logit_count = 0;

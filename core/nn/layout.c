@@ -209,7 +209,7 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     colibri_arena_region(arena, COLIBRI_REGION_SESSION);
     (void)colibri_arena_take(arena, 1, sizeof(colibri_session));
     layout->layers = colibri_arena_take(arena, view->layers, sizeof(colibri_layer));
-    layout->sequences = colibri_arena_take(arena, limits->sequences, 4);
+    layout->sequences = colibri_arena_take(arena, limits->sequences, sizeof(colibri_sequence));
     layout->faults = colibri_arena_take(arena, limits->workers, 64);
     colibri_arena_region(arena, COLIBRI_REGION_TAPE);
     layout->tape = colibri_arena_take(arena, w.ops, sizeof(colibri_op));

@@ -76,6 +76,14 @@ typedef struct colibri_row_state {
     uint32_t logit;                             /* index among the rows that want logits, COLIBRI_NO = none */
 } colibri_row_state;
 
+typedef struct colibri_sequence {
+    uint32_t length;                            /* positions in the cache */
+    uint32_t reach;                             /* largest length since it was empty: a window's ring has
+                                                   forgotten what lies too far behind this, not behind length */
+    uint32_t queued;                            /* rows placed so far, inside colibri_feed only */
+    uint32_t reserved;
+} colibri_sequence;
+
 /* An expert slot. ticket = slot number. */
 typedef struct colibri_slot {
     uint32_t layer;
@@ -156,6 +164,11 @@ static inline colibri_layer *colibri_layer_at(const colibri_session *s, uint32_t
 static inline colibri_row_state *colibri_row_at(const colibri_session *s, uint32_t row)
 {
     return (colibri_row_state *)(void *)colibri_pool_at(s, s->layout.rows) + row;
+}
+
+static inline colibri_sequence *colibri_sequence_at(const colibri_session *s, uint32_t sequence)
+{
+    return (colibri_sequence *)(void *)colibri_pool_at(s, s->layout.sequences) + sequence;
 }
 
 static inline const uint8_t *colibri_weight_at(const colibri_session *s, const colibri_weight *w)
