@@ -108,8 +108,9 @@ void colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     if (layer->d.shared_gate) {
         float acc[16];
         colibri_tile_dot(COLIBRI_KIND_F32, colibri_weight_at(s, &layer->shared_switch), s->view.hidden, &x, acc);
-        if (colibri_magnitude(acc[0]) >= COLIBRI_INFINITY_BITS) {
+        if (colibri_magnitude(acc[0]) >= COLIBRI_INFINITY_BITS) {     /* exp's clamp must not be the first to see it */
             colibri_fault(s, worker);
+            return;
         }
         colibri_pool_floats(s, s->layout.shared_switch)[row] = colibri_sigmoid(acc[0]);
     }
