@@ -52,7 +52,7 @@ static void colibri_pack_q4_row(uint32_t lane, uint32_t columns, const float *w,
     }
 }
 
-static int32_t colibri_pack_tiles(uint32_t kind, uint32_t rows, uint32_t columns, const float *source, uint8_t *out)
+static void colibri_pack_tiles(uint32_t kind, uint32_t rows, uint32_t columns, const float *source, uint8_t *out)
 {
     uint64_t tile_bytes = colibri_tile_bytes(kind, columns);
     for (uint32_t t = 0; t < colibri_tiles(rows); t++) {
@@ -65,9 +65,6 @@ static int32_t colibri_pack_tiles(uint32_t kind, uint32_t rows, uint32_t columns
         }
         for (uint32_t lane = 0; lane < 16u && t * 16u + lane < rows; lane++) {
             const float *w = source + (uint64_t)(t * 16u + lane) * columns;
-            if (!colibri_finite_row(w, columns)) {
-                return COLIBRI_ERROR_NOT_FINITE;
-            }
             if (kind == COLIBRI_KIND_Q8) {
                 (void)colibri_q8_lane(w, columns, tile, lane);
             } else if (kind == COLIBRI_KIND_Q4) {
@@ -77,7 +74,6 @@ static int32_t colibri_pack_tiles(uint32_t kind, uint32_t rows, uint32_t columns
             }
         }
     }
-    return COLIBRI_OK;
 }
 
 int32_t colibri_pack(uint32_t kind, uint32_t rows, uint32_t columns, const float *source, void *destination)
@@ -85,10 +81,15 @@ int32_t colibri_pack(uint32_t kind, uint32_t rows, uint32_t columns, const float
     if (!source || !destination || !colibri_kind_known(kind) || !colibri_packed_bytes(kind, rows, columns)) {
         return COLIBRI_ERROR_ARGUMENT;
     }
+    for (uint32_t r = 0; r < rows; r++) {       /* before anything is written */
+        if (!colibri_finite_row(source + (uint64_t)r * columns, columns)) {
+            return COLIBRI_ERROR_NOT_FINITE;
+        }
+    }
     uint64_t host = colibri_fpenv_enter();
-    int32_t status = colibri_pack_tiles(kind, rows, columns, source, destination);
+    colibri_pack_tiles(kind, rows, columns, source, destination);
     colibri_fpenv_leave(host);
-    return status;
+    return COLIBRI_OK;
 }
 
 int32_t colibri_unpack(uint32_t kind, uint32_t rows, uint32_t columns, const void *source, float *destination)
