@@ -124,7 +124,8 @@ int32_t colibri_sample(colibri_session *s, uint32_t index, const colibri_samplin
         return status;
     }
     const float *logits = colibri_logits(s, index);
-    if (!sampling || !token || !logits || sampling->struct_bytes != sizeof *sampling || (recent_count && !recent)) {
+    if (!sampling || !token || !logits || sampling->struct_bytes != sizeof *sampling || sampling->reserved[0] ||
+        sampling->reserved[1] || (recent_count && !recent)) {
         return COLIBRI_ERROR_ARGUMENT;
     }
     uint64_t host = colibri_fpenv_enter();
