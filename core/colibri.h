@@ -272,7 +272,8 @@ typedef struct colibri_hooks {
 
 /* Carve the pool, build the tape, bring in the resident part if limits.flags say so. Resumable: OK/DONE means
  * ready, WAIT and AGAIN mean call again with the same arguments. `pool` is 64-byte aligned; pool_bytes at least
- * the plan's. The session lives at the pool's first byte: *session = pool. hooks may be null. */
+ * the plan's. The session lives at the pool's first byte: *session = pool. hooks may be null.
+ * *session is null at the first call: it alone tells a call again from a start in a pool that was used before. */
 COLIBRI_API int32_t colibri_start(const colibri_model *model, const colibri_limits *limits,
                                   const colibri_hooks *hooks, void *pool, uint64_t pool_bytes,
                                   colibri_session **session, colibri_detail *detail);
