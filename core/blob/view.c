@@ -60,10 +60,10 @@ uint32_t colibri_tables_sum(const uint8_t *blob, uint64_t tables_bytes, colibri_
     return colibri_crc32c(crc, blob + sizeof header, tables_bytes - sizeof header);
 }
 
-static int colibri_all_zero(const uint8_t *bytes, uint32_t count)
+static int colibri_all_zero(const uint8_t *bytes, uint64_t count)
 {
     uint32_t any = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < count; i++) {
         any |= bytes[i];
     }
     return any == 0u;
@@ -170,12 +170,33 @@ static int32_t colibri_section_fault(colibri_detail *detail, int32_t status, con
     return colibri_refuse(detail, status, s->type, field, index, at, expected, found);
 }
 
+/* What only tables and runs have: the header or EXPERT_SUMS vouch for them, so the sums here are zero and no byte may
+ * lie outside of what is vouched for. */
+static int32_t colibri_check_vouched(const colibri_view *view, const colibri_section *s, uint32_t index,
+                                     colibri_detail *detail)
+{
+    if (!(s->flags & (COLIBRI_SECTION_TABLE | COLIBRI_SECTION_BY_EXPERT))) {
+        return COLIBRI_OK;
+    }
+    if (s->crc != 0u || !colibri_all_zero(s->digest, sizeof s->digest)) {
+        return colibri_section_fault(detail, COLIBRI_ERROR_FORMAT, s, COLIBRI_FIELD_DIGEST, index, 0, s->crc);
+    }
+    if ((s->flags & COLIBRI_SECTION_BY_EXPERT) && (s->bytes != s->payload || s->count != 0u)) {
+        return colibri_section_fault(detail, COLIBRI_ERROR_FORMAT, s, COLIBRI_FIELD_BYTES, index, s->payload, s->bytes);
+    }
+    if ((s->flags & COLIBRI_SECTION_TABLE) &&
+        !colibri_all_zero(view->blob + s->offset + s->payload, s->bytes - s->payload)) {
+        return colibri_section_fault(detail, COLIBRI_ERROR_FORMAT, s, COLIBRI_FIELD_PADDING, index, 0, 1);
+    }
+    return COLIBRI_OK;
+}
+
 static int32_t colibri_check_section(colibri_view *view, uint32_t index, uint64_t expected_offset,
                                      colibri_detail *detail)
 {
     const colibri_section *s = colibri_section_at(view, index);
     uint64_t align = 1;
-    uint32_t flags = s->flags;
+    uint32_t flags = s->flags & (COLIBRI_SECTION_CRITICAL | COLIBRI_SECTION_TABLE | COLIBRI_SECTION_BY_EXPERT);
     int known = colibri_section_rule(s->type, &align, &flags);
     if (!known && (s->flags & (COLIBRI_SECTION_CRITICAL | COLIBRI_SECTION_BY_EXPERT))) {
         return colibri_section_fault(detail, COLIBRI_ERROR_UNKNOWN_SECTION, s, COLIBRI_FIELD_SECTION_TYPE, index, 0,
@@ -208,6 +229,10 @@ static int32_t colibri_check_section(colibri_view *view, uint32_t index, uint64_
     if (s->record_bytes != record || (record && s->payload != (uint64_t)s->count * record)) {
         return colibri_section_fault(detail, COLIBRI_ERROR_FORMAT, s, COLIBRI_FIELD_RECORD_BYTES, index, record,
                                      s->record_bytes);
+    }
+    int32_t status = colibri_check_vouched(view, s, index, detail);
+    if (status < 0) {
+        return status;
     }
     if (known && view->table[s->type].present) {
         return colibri_section_fault(detail, COLIBRI_ERROR_FORMAT, s, COLIBRI_FIELD_DUPLICATE, index, 1, 2);
