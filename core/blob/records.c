@@ -98,7 +98,7 @@ static int32_t colibri_read_model_record(colibri_view *view, uint32_t i, colibri
 
 static int32_t colibri_model_tensors(colibri_view *view, colibri_detail *detail)
 {
-    uint32_t seen = 0;
+    uint32_t seen = 0, last = 0;
     uint32_t i = 0;
     for (; i < view->table[COLIBRI_SECTION_TENSORS].count; i++) {
         const colibri_tensor *t = colibri_tensor_at(view, i);
@@ -106,7 +106,7 @@ static int32_t colibri_model_tensors(colibri_view *view, colibri_detail *detail)
         if (t->layer != COLIBRI_NO) {
             break;
         }
-        if (!colibri_role_shape(view, 0, t->role, &shape) || (seen & 1u << t->role)) {
+        if (t->role <= last || !colibri_role_shape(view, 0, t->role, &shape) || (seen & 1u << t->role)) {
             return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_ROLE, i,
                                   view->table[COLIBRI_SECTION_TENSORS].offset + (uint64_t)i * COLIBRI_TENSOR_BYTES, 0,
                                   t->role);
@@ -115,6 +115,7 @@ static int32_t colibri_model_tensors(colibri_view *view, colibri_detail *detail)
         if (status < 0) {
             return status;
         }
+        last = t->role;
         seen |= 1u << t->role;
         seen |= t->second_role == COLIBRI_ROLE_HEAD ? 1u << COLIBRI_ROLE_HEAD : 0u;
     }
@@ -131,6 +132,7 @@ static int32_t colibri_model_tensors(colibri_view *view, colibri_detail *detail)
 int32_t colibri_read_model(colibri_view *view, colibri_detail *detail)
 {
     uint32_t last = 0;
+    view->final_eps = -1.0f;                    /* no default: an absent one is missing */
     for (uint32_t i = 0; i < view->table[COLIBRI_SECTION_MODEL].count; i++) {
         const colibri_record *r = colibri_records(view, COLIBRI_SECTION_MODEL) + i;
         if (r->layer != COLIBRI_NO || r->key <= last) {
