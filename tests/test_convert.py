@@ -225,7 +225,7 @@ def test_both_rope_spellings_describe_the_same_model() -> None:
     "fields, words",
     [
         ({"model_type": "mamba"}, "model_type 'mamba' is not known; this version converts dots1, ernie4_5"),
-        ({"model_type": "olmoe"}, "model_type 'olmoe' cannot be converted: it normalises queries and keys"),
+        ({"model_type": "deepseek_v3"}, "model_type 'deepseek_v3' cannot be converted: its latent attention"),
         ({"model_type": ...}, "field 'model_type' is missing"),
         ({"hidden_size": ...}, "field 'hidden_size' is missing"),
         ({"rms_norm_eps": None}, "field 'rms_norm_eps' is missing"),

@@ -145,12 +145,13 @@ enum colibri_layer_key {
     COLIBRI_LAYER_RESIDUAL_MULTIPLIER = 35, /* f32, absent = none */
     COLIBRI_LAYER_EXPERT_RUN = 36,          /* u64 bytes from one expert's run to the next */
     COLIBRI_LAYER_SINKS = 37,               /* reserved */
-    COLIBRI_LAYER_CLIP_QKV = 38,            /* reserved */
+    COLIBRI_LAYER_CLIP_QKV = 38,            /* f32 > 0: q, k and v are clamped to +- this before the rotation */
     COLIBRI_LAYER_SWIGLU_LIMIT = 39         /* reserved */
 };
 
 enum colibri_attention { COLIBRI_ATTENTION_GQA = 1, COLIBRI_ATTENTION_MLA = 2, COLIBRI_ATTENTION_CONV = 3 };
-enum colibri_qk_norm { COLIBRI_QK_NORM_NONE = 0, COLIBRI_QK_NORM_HEAD = 1 };  /* per head, before the rotation */
+/* before the rotation: per head (weights of head_dim), or over all heads at once (weights of the whole width) */
+enum colibri_qk_norm { COLIBRI_QK_NORM_NONE = 0, COLIBRI_QK_NORM_HEAD = 1, COLIBRI_QK_NORM_WIDTH = 2 };
 enum colibri_bias { COLIBRI_BIAS_Q = 1, COLIBRI_BIAS_K = 2, COLIBRI_BIAS_V = 4, COLIBRI_BIAS_O = 8 };
 enum colibri_ffn { COLIBRI_FFN_DENSE = 1, COLIBRI_FFN_MOE = 2 };
 enum colibri_activation_kind { COLIBRI_ACTIVATION_SILU = 1 };
@@ -173,7 +174,7 @@ enum colibri_role {
     COLIBRI_ROLE_K_BIAS = 16,
     COLIBRI_ROLE_V_BIAS = 17,
     COLIBRI_ROLE_O_BIAS = 18,
-    COLIBRI_ROLE_Q_NORM = 19,               /* vector head_dim */
+    COLIBRI_ROLE_Q_NORM = 19,               /* vector head_dim, or heads * head_dim (QK_NORM_WIDTH) */
     COLIBRI_ROLE_K_NORM = 20,
     COLIBRI_ROLE_FFN_NORM = 30,             /* vector hidden */
     COLIBRI_ROLE_GATE = 31,                 /* dense: ff x hidden */

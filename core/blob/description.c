@@ -50,7 +50,7 @@ static int32_t colibri_read_attention(const colibri_view *view, uint32_t i, coli
     case COLIBRI_LAYER_WINDOW: return colibri_record_u32(view, s, i, 1, most, &d->window, detail);
     case COLIBRI_LAYER_SCORE_SCALE: return colibri_record_f32(view, s, i, &d->score_scale, detail);
     case COLIBRI_LAYER_QK_NORM:
-        return colibri_record_u32(view, s, i, 0, COLIBRI_QK_NORM_HEAD, &d->qk_norm, detail);
+        return colibri_record_u32(view, s, i, 0, COLIBRI_QK_NORM_WIDTH, &d->qk_norm, detail);
     case COLIBRI_LAYER_NORM_EPS: return colibri_record_f32(view, s, i, &d->eps, detail);
     default: return colibri_record_u32(view, s, i, 0, 15, &d->biases, detail);
     }
@@ -79,6 +79,9 @@ static int32_t colibri_read_ffn(const colibri_view *view, uint32_t i, colibri_de
     case COLIBRI_LAYER_RESIDUAL_MULTIPLIER:
         d->has_residual_multiplier = 1;
         return colibri_record_f32(view, s, i, &d->residual_multiplier, detail);
+    case COLIBRI_LAYER_CLIP_QKV:
+        d->has_clip = 1;
+        return colibri_record_f32(view, s, i, &d->clip_qkv, detail);
     case COLIBRI_LAYER_EXPERT_RUN: return colibri_record_u64(view, s, i, &d->expert_run, detail);
     default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
     }
@@ -101,12 +104,32 @@ static int32_t colibri_layer_fault(colibri_detail *detail, const colibri_view *v
                           view->table[COLIBRI_SECTION_LAYERS].offset, expected, found);
 }
 
+/* A value that has no "absent" in the format must be there: 0 would run, and answer wrong. */
+static int32_t colibri_check_keys(const colibri_view *view, uint32_t layer, const colibri_description *d, uint64_t keys,
+                                  colibri_detail *detail)
+{
+    static const uint8_t needed[] = {
+        COLIBRI_LAYER_ATTENTION, COLIBRI_LAYER_HEADS, COLIBRI_LAYER_KV_HEADS, COLIBRI_LAYER_HEAD_DIM,
+        COLIBRI_LAYER_SCORE_SCALE, COLIBRI_LAYER_NORM_EPS, COLIBRI_LAYER_FFN, COLIBRI_LAYER_ACTIVATION,
+        COLIBRI_LAYER_FF, COLIBRI_LAYER_EXPERTS, COLIBRI_LAYER_TOP_K, COLIBRI_LAYER_ROUTER_SCORE,
+        COLIBRI_LAYER_ROUTER_RENORMALISE, COLIBRI_LAYER_EXPERT_RUN};        /* from EXPERTS on: MoE layers only */
+    for (uint32_t i = 0; i < sizeof needed; i++) {
+        if (needed[i] == COLIBRI_LAYER_EXPERTS && d->ffn != COLIBRI_FFN_MOE) {
+            break;
+        }
+        if (!(keys >> needed[i] & 1u)) {
+            return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, needed[i], 0);
+        }
+    }
+    return COLIBRI_OK;
+}
+
 /* What single records cannot say: values that depend on each other. */
 static int32_t colibri_check_description(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                          colibri_detail *detail)
 {
-    if (!d->heads || !d->kv_heads || !d->head_dim || !d->ffn || !d->ff || !(d->eps >= 0.0f)) {
-        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, 1, 0);
+    if (!(d->eps >= 0.0f)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, colibri_bits(d->eps));
     }
     if (d->heads % d->kv_heads != 0u) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->heads, d->kv_heads);
@@ -119,7 +142,10 @@ static int32_t colibri_check_description(const colibri_view *view, uint32_t laye
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->head_dim / 2u,
                                    colibri_rope_at(view, d->rope)->pairs);
     }
-    if (d->ffn == COLIBRI_FFN_MOE && (!d->experts || !d->top_k || d->top_k > d->experts)) {
+    if (d->has_clip && !(d->clip_qkv > 0.0f)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 1, colibri_bits(d->clip_qkv));
+    }
+    if (d->ffn == COLIBRI_FFN_MOE && d->top_k > d->experts) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, d->top_k);
     }
     if (d->ffn == COLIBRI_FFN_DENSE && (d->experts || d->shared_ff)) {
@@ -191,6 +217,12 @@ static int32_t colibri_layer_runs(const colibri_view *view, colibri_cursor *curs
         return colibri_layer_fault(detail, view, cursor->layer, COLIBRI_FIELD_COUNT,
                                    view->table[COLIBRI_SECTION_EXPERT_SUMS].count - cursor->expert, d->experts);
     }
+    for (uint32_t e = 0; e < d->experts; e++) {
+        if (colibri_expert_sum_at(view, cursor->expert + e)->flags != 0u) {
+            return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_EXPERT_SUMS, COLIBRI_FIELD_FLAGS,
+                                  cursor->expert + e, 0, 0, colibri_expert_sum_at(view, cursor->expert + e)->flags);
+        }
+    }
     cursor->expert += d->experts;
     cursor->expert_end = end;
     return COLIBRI_OK;
@@ -200,18 +232,22 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
                            colibri_detail *detail)
 {
     const colibri_table *table = &view->table[COLIBRI_SECTION_LAYERS];
+    const colibri_record *records = colibri_records(view, COLIBRI_SECTION_LAYERS);
     int32_t status = COLIBRI_OK;
+    uint64_t keys = 0;
     colibri_fill(out, 0, sizeof *out);
     out->rope = COLIBRI_NO;
     out->router_scale = 1.0f;
     out->router_score = COLIBRI_ROUTER_SOFTMAX;
     for (uint32_t i = 0; status >= 0 && i < cursor->defaults; i++) {
+        keys |= (uint64_t)(records[i].key < 64u) << (records[i].key & 63u);
         status = colibri_read_layer_record(view, i, out, detail);
     }
     for (; status >= 0 && cursor->record < table->count; cursor->record++) {
-        if (colibri_records(view, COLIBRI_SECTION_LAYERS)[cursor->record].layer != cursor->layer) {
+        if (records[cursor->record].layer != cursor->layer) {
             break;
         }
+        keys |= (uint64_t)(records[cursor->record].key < 64u) << (records[cursor->record].key & 63u);
         status = colibri_read_layer_record(view, cursor->record, out, detail);
     }
     if (status >= 0 && out->ffn == COLIBRI_FFN_DENSE) {     /* defaults may speak of the other layers' experts */
@@ -221,6 +257,7 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
         out->shared_gate = 0;
         out->expert_run = 0;
     }
+    status = status < 0 ? status : colibri_check_keys(view, cursor->layer, out, keys, detail);
     status = status < 0 ? status : colibri_check_description(view, cursor->layer, out, detail);
     status = status < 0 ? status : colibri_layer_tensors(view, cursor, out, detail);
     out->first_expert = cursor->expert;

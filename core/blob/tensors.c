@@ -38,7 +38,8 @@ static int colibri_attention_shape(const colibri_view *view, const colibri_descr
 {
     uint32_t q = d->heads * d->head_dim;
     uint32_t kv = d->kv_heads * d->head_dim;
-    int norm = d->qk_norm == COLIBRI_QK_NORM_HEAD;
+    int norm = d->qk_norm != COLIBRI_QK_NORM_NONE;
+    int wide = d->qk_norm == COLIBRI_QK_NORM_WIDTH;
     switch (role) {
     case COLIBRI_ROLE_ATTENTION_NORM: return colibri_vector_shape(shape, view->hidden, 1);
     case COLIBRI_ROLE_Q: return colibri_matrix_shape(shape, q, view->hidden, 1);
@@ -49,8 +50,8 @@ static int colibri_attention_shape(const colibri_view *view, const colibri_descr
     case COLIBRI_ROLE_K_BIAS: return colibri_vector_shape(shape, kv, (d->biases & COLIBRI_BIAS_K) != 0u);
     case COLIBRI_ROLE_V_BIAS: return colibri_vector_shape(shape, kv, (d->biases & COLIBRI_BIAS_V) != 0u);
     case COLIBRI_ROLE_O_BIAS: return colibri_vector_shape(shape, view->hidden, (d->biases & COLIBRI_BIAS_O) != 0u);
-    case COLIBRI_ROLE_Q_NORM:
-    case COLIBRI_ROLE_K_NORM: return colibri_vector_shape(shape, d->head_dim, norm);
+    case COLIBRI_ROLE_Q_NORM: return colibri_vector_shape(shape, wide ? q : d->head_dim, norm);
+    case COLIBRI_ROLE_K_NORM: return colibri_vector_shape(shape, wide ? kv : d->head_dim, norm);
     default: return 0;
     }
 }
@@ -138,6 +139,7 @@ int32_t colibri_check_tensor(const colibri_view *view, uint32_t index, const col
     uint64_t bytes = (uint64_t)t->columns * 4u;
     for (uint32_t i = 0; i < sizeof t->reserved; i++) {
         reserved |= t->reserved[i];
+        reserved |= shape->count ? t->crc | t->digest[i] : 0u;      /* EXPERT_SUMS vouches: no sums here */
     }
     if (!colibri_kind_known(t->kind) || (shape->only_f32 && t->kind != COLIBRI_KIND_F32)) {
         return colibri_tensor_fault(view, index, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_KIND, COLIBRI_KIND_F32,

@@ -54,11 +54,13 @@ typedef struct colibri_description {
     uint32_t shared_ff;                         /* 0 = none */
     uint32_t shared_gate;
     uint32_t has_residual_multiplier;
+    uint32_t has_clip;
     float score_scale;
     float eps;
     float router_scale;
     float router_eps;
     float residual_multiplier;
+    float clip_qkv;
     uint64_t expert_run;
     uint32_t first_expert;                      /* of this layer, in EXPERT_SUMS */
     uint32_t tensor[COLIBRI_ROLE_ROOM];         /* index into TENSORS by role, COLIBRI_NO = none */

@@ -72,14 +72,30 @@ static void colibri_rotate_heads(const colibri_session *s, const colibri_layer *
     }
 }
 
+/* Per head, or all heads as one vector. */
 static int colibri_norm_heads(const colibri_layer *layer, float *x, uint32_t heads, const float *w)
 {
     int bad = 0;
+    if (layer->d.qk_norm == COLIBRI_QK_NORM_WIDTH) {
+        return colibri_rms_norm(x, x, w, heads * layer->d.head_dim, layer->d.eps);
+    }
     for (uint32_t h = 0; h < heads; h++) {
         float *v = x + (uint64_t)h * layer->d.head_dim;
         bad |= colibri_rms_norm(v, v, w, layer->d.head_dim, layer->d.eps);
     }
     return bad;
+}
+
+/* Clamp to +- limit; what is not finite is found by its bits first. */
+static int colibri_clip(float *x, uint32_t count, float limit)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        most = colibri_magnitude(x[i]) > most ? colibri_magnitude(x[i]) : most;
+        x[i] = x[i] > limit ? limit : x[i];
+        x[i] = x[i] < -limit ? -limit : x[i];
+    }
+    return most >= COLIBRI_INFINITY_BITS;
 }
 
 static int colibri_store_k(uint32_t kind, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane)
@@ -135,9 +151,12 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     const float *v = k + layer->k.rows;
     uint32_t tile = state->position / COLIBRI_TILE_ROWS, lane = state->position % COLIBRI_TILE_ROWS;
     int bad = 0;
-    if (layer->d.qk_norm == COLIBRI_QK_NORM_HEAD) {
+    if (layer->d.qk_norm != COLIBRI_QK_NORM_NONE) {
         bad |= colibri_norm_heads(layer, q, layer->d.heads, colibri_vector_at(s, &layer->q_norm));
         bad |= colibri_norm_heads(layer, k, layer->d.kv_heads, colibri_vector_at(s, &layer->k_norm));
+    }
+    if (layer->d.has_clip) {                    /* q, k and v lie one behind the other */
+        bad |= colibri_clip(q, layer->q.rows + layer->k.rows + layer->v.rows, layer->d.clip_qkv);
     }
     if (layer->d.rope != COLIBRI_NO) {
         colibri_rotate_heads(s, layer, q, layer->d.heads, state->position);

@@ -51,6 +51,7 @@ class Layer:
     shared_ff: int | None = None
     shared_gate: int | None = None
     residual_multiplier: float | None = None
+    clip_qkv: float | None = None
     expert_run: int | None = None  # filled in by Layout
 
     def need(self, name: str) -> int:

@@ -92,6 +92,13 @@ def _model(config: Config, family: Family) -> Model:
     return model
 
 
+def _clip(config: Config, name: str) -> float | None:
+    """The clamp of q, k and v; absent and null mean none."""
+    if not name or config.take(name, None) is None:
+        return None
+    return float(config.positive(name))
+
+
 def _attention(config: Config, family: Family, hidden: int, eps: float) -> Layer:
     c = constants()
     heads = config.integer("num_attention_heads")
@@ -120,7 +127,8 @@ def _attention(config: Config, family: Family, hidden: int, eps: float) -> Layer
         norm_eps=eps,
         biases=biases,
         activation=c.ACTIVATION_SILU,
-        qk_norm=c.QK_NORM_HEAD if normed else c.QK_NORM_NONE,
+        qk_norm=(c.QK_NORM_WIDTH if family.qk_norm_wide else c.QK_NORM_HEAD) if normed else c.QK_NORM_NONE,
+        clip_qkv=_clip(config, family.clip_field),
     )
 
 

@@ -52,7 +52,9 @@ class Family:
     bias_field: str = ""  # config field that switches them; empty: always
     bias_default: bool = False
     qk_norm: bool = False
+    qk_norm_wide: bool = False  # over all heads at once
     qk_norm_field: str = ""
+    clip_field: str = ""  # config field of the clamp of q, k and v
     window: str = ""  # "", "always", "switch", "upper layers", "even layers", "upper layers, always"
     window_size: int | None = None  # what an absent sliding_window means
     window_border: int = 28  # what an absent max_window_layers means
@@ -122,6 +124,13 @@ FAMILIES = {
         moe=Moe(),
         ignored=frozenset({"max_window_layers"}),
     ),
+    "olmoe": Family(
+        **_QKVO,
+        qk_norm=True,
+        qk_norm_wide=True,
+        clip_field="clip_qkv",
+        moe=Moe(ff="intermediate_size", layers="all"),
+    ),
     "ernie4_5_moe": Family(
         theta=500000,
         kv_heads=4,
@@ -160,8 +169,15 @@ FAMILIES = {
         moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=1, dense_first=1, renormalise_default=True),
     ),
 }
+_LATENT = "its latent attention (MLA) has no switch in this version"
 REFUSED = {
-    "olmoe": "it normalises queries and keys over their whole width, which has no switch in this version",
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "deepseek_v32": _LATENT,
+    "glm4_moe_lite": _LATENT,
+    "glm_moe_dsa": _LATENT,
+    "gpt_oss": "its attention sinks and clamped experts with biases have no switch in this version",
+    "granitemoe": "its experts are fused in one tensor, which this version does not split",
 }
 # Without effect on the logits.
 IGNORED = frozenset(

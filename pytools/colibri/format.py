@@ -130,8 +130,9 @@ def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
         if (layer.biases or 0) & bit:
             yield vector(role + "_BIAS", rows)
     if layer.qk_norm:
-        yield vector("Q_NORM", layer.need("head_dim"))
-        yield vector("K_NORM", layer.need("head_dim"))
+        whole = layer.qk_norm == c.QK_NORM_WIDTH
+        yield vector("Q_NORM", wide if whole else layer.need("head_dim"))
+        yield vector("K_NORM", narrow if whole else layer.need("head_dim"))
     yield vector("FFN_NORM", hidden)
     if not layer.moe:
         yield from _gated("", number, layer.need("ff"), hidden, 1)

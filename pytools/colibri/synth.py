@@ -56,6 +56,8 @@ class Spec:
     shared_gate: bool = False
     biases: str = ""  # any of q, k, v, o
     qk_norm: bool = False
+    qk_norm_wide: bool = False  # over all heads at once
+    clip_qkv: float | None = None
     window: int = 0
     window_layers: tuple[int, ...] | None = None  # None: all layers, if there is a window
     rope: dict[str, Any] | None = field(default_factory=dict)  # scaling fields; None: no rotation
@@ -102,7 +104,8 @@ class Spec:
             window=self.window if windowed else None,
             score_scale=inverse_root(self.head_dim),
             norm_eps=self.eps,
-            qk_norm=c.QK_NORM_HEAD if self.qk_norm else c.QK_NORM_NONE,
+            qk_norm=_qk_norm(self),
+            clip_qkv=self.clip_qkv,
             biases=sum(getattr(c, "BIAS_" + letter.upper()) for letter in self.biases),
             activation=c.ACTIVATION_SILU,
             residual_multiplier=self.residual_multiplier,
@@ -122,6 +125,12 @@ class Spec:
             shared_ff=self.shared_ff or None,
             shared_gate=int(self.shared_gate) if self.shared_ff else None,
         )
+
+
+def _qk_norm(spec: Spec) -> int:
+    c = constants()
+    wide = c.QK_NORM_WIDTH if spec.qk_norm_wide else c.QK_NORM_HEAD
+    return wide if spec.qk_norm else c.QK_NORM_NONE
 
 
 SPECS = {
@@ -157,6 +166,7 @@ SPECS = {
         rope=LINEAR, experts=3, top_k=1, theta=1000000, hidden=64, ff=64, expert_ff=64, head_dim=16
     ),
     "nope": Spec(rope_layers=(1,), residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25),
+    "wide": Spec(experts=4, qk_norm=True, qk_norm_wide=True, clip_qkv=0.75, renormalise=False),
     "sigmoid": Spec(experts=6, top_k=3, score="sigmoid", router_scale=2.5, router_eps=1e-20, qk_norm=True),
     "uneven": Spec(layers=3, experts=1, top_k=1, uneven=True, expert_ff=40, hidden=70, kv_heads=4),
     # small enough to flip every bit of it: at most 24 KiB in q8 and q4

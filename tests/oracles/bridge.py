@@ -39,7 +39,8 @@ def _attention(layer: Layer, model: Model) -> Attention:
     return Attention(
         layer.heads, layer.kv_heads, layer.head_dim, F(layer.score_scale), rope, bool(biases & c.BIAS_Q),
         bool(biases & c.BIAS_K), bool(biases & c.BIAS_V), bool(biases & c.BIAS_O),
-        layer.qk_norm == c.QK_NORM_HEAD, layer.window or 0)
+        layer.qk_norm != c.QK_NORM_NONE, layer.window or 0, layer.qk_norm == c.QK_NORM_WIDTH,
+        None if layer.clip_qkv is None else F(layer.clip_qkv))
 
 
 def _ffn(layer: Layer) -> DenseFfn | MoeFfn:

@@ -38,6 +38,7 @@ class Shape:
     tied: bool = False
     bias: str = ""  # which of q, k, v, o have one
     qk_norm: bool = False
+    qk_norm_wide: bool = False  # over all heads at once
     experts: int = 0
     top_k: int = 0
     expert_ff: int = 0
@@ -73,6 +74,7 @@ _CLASSES = {
     "mixtral": "MixtralForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "dots1": "Dots1ForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
@@ -83,6 +85,7 @@ _MOE_KEYS = {
     "mixtral": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "qwen2_moe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "qwen3_moe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    "olmoe": ("num_experts", "num_experts_per_tok", "intermediate_size"),
     "ernie4_5_moe": ("moe_num_experts", "moe_k", "moe_intermediate_size"),
     "dots1": ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "glm4_moe": ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
@@ -235,6 +238,10 @@ def _experts(table: _Table) -> None:
               "weights not renormalised (the default), biases on q, k, v and o",
               replace(base, qk_norm=True, bias="qkvo", layers=2), seed=1, attention_bias=True,
               rope_theta=1000.0)
+    table.add("olmoe_wide", "olmoe",
+              "q/k norm over the whole width, q, k and v clamped, weights not renormalised",
+              replace(base, qk_norm=True, qk_norm_wide=True, top_k=3), seed=3, norm_topk_prob=False,
+              clip_qkv=0.9, rope_theta=1000.0, absent=("head_dim",))
     table.add("ernie_moe", "ernie4_5_moe",
               "interleaved pairs, shared experts without gate, first layer dense",
               replace(base, top_k=3, shared_ff=112, dense_layers=(0,), tied=True), seed=5, use_bias=False,

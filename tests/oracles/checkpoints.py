@@ -39,7 +39,8 @@ def _attention(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
         if part in shape.bias:
             tensors.append((f"{prefix}.{part}_proj.bias", (count,)))
     if shape.qk_norm:
-        tensors += [(f"{prefix}.{part}_norm.weight", (shape.head_dim,)) for part in "qk"]
+        tensors += [(f"{prefix}.{part}_norm.weight", (rows[part] if shape.qk_norm_wide else shape.head_dim,))
+                    for part in "qk"]
     return tensors
 
 

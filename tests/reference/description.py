@@ -32,7 +32,10 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of a layer. window 0 means none; rope None means no rotation."""
+    """Attention of a layer. window 0 means none; rope None means no rotation.
+
+    qk_norm is over each head, or with qk_norm_wide over all heads at once; clip clamps q, k and v after it.
+    """
 
     heads: int
     kv_heads: int
@@ -45,6 +48,8 @@ class Attention:
     o_bias: bool = False
     qk_norm: bool = False
     window: int = 0
+    qk_norm_wide: bool = False
+    clip: np.float32 | None = None
 
 
 @dataclass(frozen=True)

@@ -107,8 +107,8 @@ class Model:
             if bias:
                 self._vector(f"{at}.{name}_bias", rows)
         if a.qk_norm:
-            self._vector(f"{at}.q_norm", a.head_dim)
-            self._vector(f"{at}.k_norm", a.head_dim)
+            self._vector(f"{at}.q_norm", q_rows if a.qk_norm_wide else a.head_dim)
+            self._vector(f"{at}.k_norm", kv_rows if a.qk_norm_wide else a.head_dim)
 
     def _take_block(self, at: str, kind: str, ff: int) -> None:
         self._matrix(f"{at}.gate", kind, ff, self.desc.hidden)
@@ -142,12 +142,20 @@ class Model:
     def _attention(self, at: str, a: Attention, x: F32, cache: LayerCache, first: int) -> F32:
         rows = x.shape[0]
         h = Activation(rmsnorm(x, self.vectors[f"{at}.attn_norm"], self.desc.eps))
-        q = self._product(f"{at}.q", h).reshape(rows, a.heads, a.head_dim)
-        k = self._product(f"{at}.k", h).reshape(rows, a.kv_heads, a.head_dim)
-        v = self._product(f"{at}.v", h).reshape(rows, a.kv_heads, a.head_dim)
-        if a.qk_norm:
+        q, k, v = (self._product(f"{at}.{part}", h) for part in "qkv")
+        if a.qk_norm and a.qk_norm_wide:
             q = rmsnorm(q, self.vectors[f"{at}.q_norm"], self.desc.eps)
             k = rmsnorm(k, self.vectors[f"{at}.k_norm"], self.desc.eps)
+        q = q.reshape(rows, a.heads, a.head_dim)
+        k = k.reshape(rows, a.kv_heads, a.head_dim)
+        v = v.reshape(rows, a.kv_heads, a.head_dim)
+        if a.qk_norm and not a.qk_norm_wide:
+            q = rmsnorm(q, self.vectors[f"{at}.q_norm"], self.desc.eps)
+            k = rmsnorm(k, self.vectors[f"{at}.k_norm"], self.desc.eps)
+        if a.clip is not None:
+            for part in (q, k, v):
+                require_finite(part, f"{at}: q, k and v before the clamp")
+            q, k, v = (np.minimum(np.maximum(part, -a.clip), a.clip) for part in (q, k, v))
         if a.rope:
             c, s = cos_sin(np.arange(first, first + rows), a.rope.fractions, a.rope.amplitude)
             q, k = rotate(q, c, s, a.rope.interleaved), rotate(k, c, s, a.rope.interleaved)

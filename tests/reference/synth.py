@@ -47,7 +47,8 @@ def shapes(desc: Description) -> dict[str, tuple[int, ...]]:
             if bias:
                 out[f"{at}.{name}_bias"] = (rows,)
         if a.qk_norm:
-            out[f"{at}.q_norm"] = out[f"{at}.k_norm"] = (a.head_dim,)
+            out[f"{at}.q_norm"] = (q_rows if a.qk_norm_wide else a.head_dim,)
+            out[f"{at}.k_norm"] = (kv_rows if a.qk_norm_wide else a.head_dim,)
         if isinstance(ffn, DenseFfn):
             block(f"{at}.ffn", ffn.ff)
             continue
