@@ -1,4 +1,6 @@
-"""The audit: every rule is seen to fire on an archive that breaks it, and the core's archives keep them all."""
+"""The audit: every rule is seen to fire on an archive that breaks it, and the core's archives keep them
+all."""
+
 import json
 import os
 import subprocess
@@ -10,14 +12,19 @@ from colibri import audit, cli, library
 
 ROOT = Path(__file__).resolve().parent.parent
 ACCEPTED = ROOT / "tests" / "data" / "audit.json"
-FLAGS = """-std=c99 -O2 -g0 -ffreestanding -fno-builtin -ffp-contract=off -fno-math-errno -fno-sanitize=undefined
--fno-stack-protector -ffunction-sections -fdata-sections -fno-unwind-tables -fno-asynchronous-unwind-tables
--fvisibility=hidden -fPIC -fstack-size-section""".split()
-MACHINES = {"x86_64": ("x86_64-linux-musl", "x86_64_v3"), "aarch64": ("aarch64-linux-musl", "generic"),
-            "wasm32": ("wasm32-freestanding", "generic+simd128+relaxed_simd")}
-HEAD = "#define API __attribute__((visibility(\"default\")))\n#define ALONE __attribute__((noinline))\n"
+FLAGS = """-std=c99 -O2 -g0 -ffreestanding -fno-builtin -ffp-contract=off -fno-math-errno
+-fno-sanitize=undefined -fno-stack-protector -ffunction-sections -fdata-sections
+-fno-unwind-tables -fno-asynchronous-unwind-tables -fvisibility=hidden -fPIC -fstack-size-section""".split()
+MACHINES = {
+    "x86_64": ("x86_64-linux-musl", "x86_64_v3"),
+    "aarch64": ("aarch64-linux-musl", "generic"),
+    "wasm32": ("wasm32-freestanding", "generic+simd128+relaxed_simd"),
+}
+HEAD = '#define API __attribute__((visibility("default")))\n#define ALONE __attribute__((noinline))\n'
 
-GOOD = HEAD + """
+GOOD = (
+    HEAD
+    + """
 typedef int (*hook)(int);
 ALONE static int leaf(int n) { volatile char room[400]; room[n] = 1; return room[3] + n; }
 ALONE static int middle(int n) { volatile char room[160]; room[n] = 1; return leaf(n) + room[2]; }
@@ -41,16 +48,21 @@ API int colibri_switch(int x, int y)
     }
 }
 """
+)
 BAD = {
-    "undefined": ("extern int missing(int);\nAPI int colibri_a(int n) { return missing(n) + 1; }",
-                  "undefined symbol missing"),
+    "undefined": (
+        "extern int missing(int);\nAPI int colibri_a(int n) { return missing(n) + 1; }",
+        "undefined symbol missing",
+    ),
     "foreign": ("API int other_name(int n) { return n + 1; }", "global symbol other_name"),
     "data": ("static int counter = 3;\nAPI int colibri_a(void) { return counter++; }", "data is 4 bytes"),
     "bss": ("static int counter;\nAPI int colibri_a(void) { return counter++; }", "bss is 4 bytes"),
-    "recursion": ("API int colibri_a(int n);\n"
-                  "ALONE static int b(int n) { volatile int k = n; return colibri_a(k) + 1; }\n"
-                  "API int colibri_a(int n) { volatile int k = n; return k < 2 ? 1 : b(n - 1) * b(n - 2); }",
-                  "recursion"),
+    "recursion": (
+        "API int colibri_a(int n);\n"
+        "ALONE static int b(int n) { volatile int k = n; return colibri_a(k) + 1; }\n"
+        "API int colibri_a(int n) { volatile int k = n; return k < 2 ? 1 : b(n - 1) * b(n - 2); }",
+        "recursion",
+    ),
 }
 
 
@@ -63,8 +75,12 @@ def zig_archive(folder: Path, machine: str, source: str, extra: tuple[str, ...] 
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
     (folder / "part.c").write_text(source)
     triple, cpu = MACHINES[machine]
-    subprocess.run([zig, "cc", "-target", triple, f"-mcpu={cpu}", *FLAGS, *extra, "-c", "part.c", "-o", "part.o"],
-                   cwd=folder, check=True, env=environment)
+    subprocess.run(
+        [zig, "cc", "-target", triple, f"-mcpu={cpu}", *FLAGS, *extra, "-c", "part.c", "-o", "part.o"],
+        cwd=folder,
+        check=True,
+        env=environment,
+    )
     archive = folder / machine / "libcolibri.a"
     archive.parent.mkdir()
     subprocess.run([zig, "ar", "rcsD", str(archive), "part.o"], cwd=folder, check=True, env=environment)
@@ -77,7 +93,13 @@ def test_clean_archive(machine: str, tmp_path: Path) -> None:
     found = audit.read_archive(machine, zig_archive(tmp_path, machine, GOOD))
     assert found.problems() == []
     assert found.hook_callers == ["colibri_hook"]
-    assert set(found.stack) == {"colibri_deep", "colibri_flat", "colibri_hook", "colibri_sum", "colibri_switch"}
+    assert set(found.stack) == {
+        "colibri_deep",
+        "colibri_flat",
+        "colibri_hook",
+        "colibri_sum",
+        "colibri_switch",
+    }
     frames = {f.name: f.frame for member in found.members for f in member.functions}
     assert 640 <= found.stack["colibri_deep"] <= 640 + 3 * 32 + 128
     assert found.stack["colibri_deep"] >= frames["colibri_deep"] + frames["middle"] + frames["leaf"]
@@ -97,27 +119,61 @@ def test_broken_rule(machine: str, rule: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_table_of_pointers(machine: str, tmp_path: Path) -> None:
     """A constant table of addresses is written by the loader: it counts as data."""
-    source = HEAD + """API int colibri_a(int n) { return n + 1; }
+    source = (
+        HEAD
+        + """API int colibri_a(int n) { return n + 1; }
 API int colibri_b(int n) { return n * 3; }
 static int (*const table[2])(int) = {colibri_a, colibri_b};
 API int colibri_c(int n) { return table[n & 1](n) + 1; }
 """
+    )
     found = audit.read_archive(machine, zig_archive(tmp_path, machine, source))
     assert found.total("data") == 16 and found.hook_callers == ["colibri_c"]
 
 
-@pytest.mark.parametrize("machine,source,name", [
-    ("x86_64", "API float colibri_a(float a, float b, float c) { return __builtin_fmaf(a, b, c); }", "vfmadd"),
-    ("aarch64", "API float colibri_a(float a, float b, float c) { return __builtin_fmaf(a, b, c); }", "fmadd"),
-    ("x86_64", "#include <immintrin.h>\nAPI __m128 colibri_a(__m128 a) { return _mm_rsqrt_ps(a); }", "rsqrtps"),
-    ("aarch64", "#include <arm_neon.h>\nAPI float32x4_t colibri_a(float32x4_t a) { return vrecpeq_f32(a); }", "frecpe"),
-    ("aarch64", "#include <arm_neon.h>\nAPI float32x4_t colibri_a(float32x4_t a, float32x4_t b, float32x4_t c) "
-     "{ return vfmaq_f32(a, b, c); }", "fmla"),
-    ("wasm32", "#include <wasm_simd128.h>\nAPI v128_t colibri_a(v128_t a, v128_t b, v128_t c) "
-     "{ return wasm_f32x4_relaxed_madd(a, b, c); }", "f32x4.relaxed_madd"),
-    ("wasm32", "#include <wasm_simd128.h>\nAPI v128_t colibri_a(v128_t a, v128_t b) "
-     "{ return wasm_f32x4_relaxed_min(a, b); }", "f32x4.relaxed_min"),
-])
+@pytest.mark.parametrize(
+    "machine,source,name",
+    [
+        (
+            "x86_64",
+            "API float colibri_a(float a, float b, float c) { return __builtin_fmaf(a, b, c); }",
+            "vfmadd",
+        ),
+        (
+            "aarch64",
+            "API float colibri_a(float a, float b, float c) { return __builtin_fmaf(a, b, c); }",
+            "fmadd",
+        ),
+        (
+            "x86_64",
+            "#include <immintrin.h>\nAPI __m128 colibri_a(__m128 a) { return _mm_rsqrt_ps(a); }",
+            "rsqrtps",
+        ),
+        (
+            "aarch64",
+            "#include <arm_neon.h>\nAPI float32x4_t colibri_a(float32x4_t a) { return vrecpeq_f32(a); }",
+            "frecpe",
+        ),
+        (
+            "aarch64",
+            "#include <arm_neon.h>\nAPI float32x4_t colibri_a(float32x4_t a, float32x4_t b, float32x4_t c) "
+            "{ return vfmaq_f32(a, b, c); }",
+            "fmla",
+        ),
+        (
+            "wasm32",
+            "#include <wasm_simd128.h>\nAPI v128_t colibri_a(v128_t a, v128_t b, v128_t c) "
+            "{ return wasm_f32x4_relaxed_madd(a, b, c); }",
+            "f32x4.relaxed_madd",
+        ),
+        (
+            "wasm32",
+            "#include <wasm_simd128.h>\nAPI v128_t colibri_a(v128_t a, v128_t b) "
+            "{ return wasm_f32x4_relaxed_min(a, b); }",
+            "f32x4.relaxed_min",
+        ),
+    ],
+)
 def test_float_that_is_not_canonical(machine: str, source: str, name: str, tmp_path: Path) -> None:
     """Fused operations and estimates are found by disassembly."""
     problems = audit.read_archive(machine, zig_archive(tmp_path, machine, HEAD + source)).problems()
@@ -133,21 +189,26 @@ def test_contraction_is_seen(tmp_path: Path) -> None:
 
 def test_integer_relaxed_dot_is_allowed(tmp_path: Path) -> None:
     """The relaxed integer dot product has one answer inside its contract."""
-    source = HEAD + ("#include <wasm_simd128.h>\nAPI v128_t colibri_a(v128_t a, v128_t b, v128_t c) "
-                     "{ return wasm_i32x4_relaxed_dot_i8x16_i7x16_add(a, b, c); }")
+    source = HEAD + (
+        "#include <wasm_simd128.h>\nAPI v128_t colibri_a(v128_t a, v128_t b, v128_t c) "
+        "{ return wasm_i32x4_relaxed_dot_i8x16_i7x16_add(a, b, c); }"
+    )
     assert audit.read_archive("wasm32", zig_archive(tmp_path, "wasm32", source)).problems() == []
 
 
 def test_weak_memory_functions_need_their_own_member(tmp_path: Path) -> None:
     """Weak mem* may be defined, but not beside anything else."""
-    weak = "__attribute__((weak)) void *memset(void *to, int byte, unsigned long n)\n" \
-           "{ volatile char *p = to; while (n--) { *p++ = (char)byte; } return to; }\n"
+    weak = (
+        "__attribute__((weak)) void *memset(void *to, int byte, unsigned long n)\n"
+        "{ volatile char *p = to; while (n--) { *p++ = (char)byte; } return to; }\n"
+    )
     alone, beside = tmp_path / "a", tmp_path / "b"
     alone.mkdir()
     beside.mkdir()
     assert audit.read_archive("x86_64", zig_archive(alone, "x86_64", HEAD + weak)).problems() == []
-    problems = audit.read_archive("x86_64", zig_archive(beside, "x86_64", HEAD + weak + "API int colibri_a(void)"
-                                                                                       "{ return 1; }")).problems()
+    problems = audit.read_archive(
+        "x86_64", zig_archive(beside, "x86_64", HEAD + weak + "API int colibri_a(void){ return 1; }")
+    ).problems()
     assert len(problems) == 1 and "global symbol memset" in problems[0]
 
 

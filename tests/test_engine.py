@@ -1,4 +1,5 @@
 """The engine in this process: what a session promises, call by call, on random models."""
+
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def all_logits(session: Session, tokens: list[int], split: int = 16, sequence: i
     """Feed tokens and return the logits of every row."""
     rows = []
     for at in range(0, len(tokens), split):
-        part = tokens[at:at + split]
+        part = tokens[at : at + split]
         session.feed(part, sequence, want="all")
         session.finish()
         rows += [session.logits(i).copy() for i in range(len(part))]
@@ -191,7 +192,7 @@ def test_routing_is_ascending_and_its_weights_are_sane(blobs: dict[str, Path]) -
                 chosen = session.routing(layer, row)
                 experts = [expert for expert, _ in chosen]
                 assert len(chosen) == 3 and experts == sorted(set(experts)) and max(experts) < 4
-                assert 0 < sum(weight for _, weight in chosen) <= 1.5       # not renormalised, times 1.5
+                assert 0 < sum(weight for _, weight in chosen) <= 1.5  # not renormalised, times 1.5
     with Session(Model.open(blobs["moe"]), LIMITS) as session:
         session.feed(PROMPT[:1])
         session.finish()
@@ -268,7 +269,7 @@ def test_draws_depend_on_seed_position_and_sequence_alone(model: Model) -> None:
         head = set(draws(replace(hot, top_p=0.5)))
         order = np.argsort(-logits, kind="stable")
         needed = int(np.searchsorted(np.cumsum(shares[order]), 0.5)) + 1
-        assert head <= set(order[:needed + 1].tolist()) and len(head) >= needed - 1
+        assert head <= set(order[: needed + 1].tolist()) and len(head) >= needed - 1
         near = set(draws(replace(hot, min_p=0.5)))
         assert near <= set(np.nonzero(shares >= 0.4999 * shares.max())[0].tolist())
 
@@ -293,16 +294,17 @@ def test_generate_hashes_every_row_fed(model: Model) -> None:
     with Session(model, LIMITS) as session:
         rows = all_logits(session, PROMPT + answer.tokens[:-1])
     assert hashlib.sha256(rows.astype("<u4").tobytes()).hexdigest() == answer.digest
-    assert answer.tokens == [int(np.argmax(row.view(np.float32))) for row in rows[len(PROMPT) - 1:]]
+    assert answer.tokens == [int(np.argmax(row.view(np.float32))) for row in rows[len(PROMPT) - 1 :]]
 
 
 def test_generate_ends_as_it_should(model: Model) -> None:
-    """By an end id, by length, by a full context; a prompt that is too long is refused before anything runs."""
+    """By an end id, by length, by a full context; a prompt that is too long is refused before anything
+    runs."""
     with Session(model, LIMITS) as session:
         free = generate(session, Request(PROMPT, 10)).tokens
         session.reset()
         ended = generate(session, Request(PROMPT, 10, ends=[free[3]]))
-        assert ended.finish == "stop" and ended.tokens == free[:free.index(free[3]) + 1]
+        assert ended.finish == "stop" and ended.tokens == free[: free.index(free[3]) + 1]
         session.reset()
         none = generate(session, Request(PROMPT, 0))
         assert none.tokens == [] and none.rows == len(PROMPT) and none.finish == "length"
@@ -326,7 +328,11 @@ def test_streamed_experts_give_the_same_bits(blobs: dict[str, Path], slots: int)
         with Session(model, limits) as session:
             assert np.array_equal(all_logits(session, PROMPT), expected)
             stats = session.stats()
-            assert stats.pool_used == session.plan.pool_bytes and stats.expert_misses > 0 and stats.bytes_fetched > 0
+            assert (
+                stats.pool_used == session.plan.pool_bytes
+                and stats.expert_misses > 0
+                and stats.bytes_fetched > 0
+            )
 
 
 def test_a_hostile_float_environment_is_really_hostile() -> None:
@@ -398,10 +404,28 @@ def test_check_lists_every_problem(tmp_path: Path, blobs: dict[str, Path]) -> No
     assert [detail for _, detail in Model.open(file).check(level=1) if detail] == []
 
 
+def test_numbers_are_the_headers() -> None:
+    """The few constants Python spells out are the header's."""
+    from colibri import engine, library
+
+    c = library.constants()
+    assert (engine.UNLIMITED, engine.NEXT_POSITION, engine.ALL_SEQUENCES) == (
+        c.UNLIMITED,
+        c.NEXT_POSITION,
+        c.ALL_SEQUENCES,
+    )
+    assert set(library.values("colibri_kv_kind")) == {kind.upper() for kind in engine.KV_KINDS}
+
+
 def test_limits_are_named_when_refused(model: Model) -> None:
     """A bad limit is refused by name."""
-    for change, name in (({"context": 0}, "context"), ({"batch": 0}, "batch"), ({"sequences": 0}, "sequences"),
-                         ({"workers": 0}, "workers"), ({"logit_rows": 17}, "logit_rows")):
+    for change, name in (
+        ({"context": 0}, "context"),
+        ({"batch": 0}, "batch"),
+        ({"sequences": 0}, "sequences"),
+        ({"workers": 0}, "workers"),
+        ({"logit_rows": 17}, "logit_rows"),
+    ):
         with pytest.raises(CoreError, match=name):
             model.plan(replace(LIMITS, **change))
     with pytest.raises(UsageError, match="KV kind"):

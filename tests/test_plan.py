@@ -1,4 +1,6 @@
-"""Known memory: the plan is one number everywhere, exact to the byte, and nothing is written where it is refused."""
+"""Known memory: the plan is one number everywhere, exact to the byte, and nothing is written where it is
+refused."""
+
 import json
 import re
 import shutil
@@ -38,15 +40,24 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 @pytest.mark.parametrize("which", LIMITS)
 @pytest.mark.parametrize("name", NAMES)
 def test_one_number_on_every_target(name: str, which: str, model: Model) -> None:
-    """Each target plans for itself: the same bytes as here, all used; one byte less and odd addresses are refused with
+    """Each target plans for itself: the same bytes as here, all used; one byte less and odd addresses are
+    refused with
     nothing written; red zones of 4 KiB on both sides stay as they were."""
     target = targets.pick([name])[0]
     if how := target.missing():
         pytest.skip(f"target {name}: {how}")
     limits = LIMITS[which]
     store = "COPY" if limits.stream_experts else "ADDRESSABLE"
-    job = Job(f"plan {which}", limits, PROMPT, generate=2, digest=limits.logit_rows == limits.batch, fill=0x5AA5C33C,
-              plan_check=True, store=store)
+    job = Job(
+        f"plan {which}",
+        limits,
+        PROMPT,
+        generate=2,
+        digest=limits.logit_rows == limits.batch,
+        fill=0x5AA5C33C,
+        plan_check=True,
+        store=store,
+    )
     result = target.run(job, model)
     assert result.error is None and result.bad_checks() == []
     assert result.planned_bytes == model.plan(limits).pool_bytes == result.used_bytes
@@ -57,21 +68,28 @@ def test_one_number_on_every_target(name: str, which: str, model: Model) -> None
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=some.data())
 def test_any_limits_fill_their_pool_exactly(model: Model, data: some.DataObject) -> None:
-    """For limits of any mixture: the session uses all its pool, keeps out of the red zones, and runs in it."""
+    """For limits of any mixture: the session uses all its pool, keeps out of the red zones, and runs in
+    it."""
     batch = data.draw(some.integers(1, 20))
     streamed = data.draw(some.booleans())
     context = data.draw(some.integers(1, 70))
-    limits = Limits(context=context, batch=batch, sequences=data.draw(some.integers(1, 3)),
-                    workers=data.draw(some.integers(1, 3)), logit_rows=data.draw(some.integers(1, batch)),
-                    rewind=data.draw(some.integers(0, min(20, context))),
-                    kv=data.draw(some.sampled_from(("f32", "f16", "q8"))),
-                    slots=data.draw(some.integers(1, 8)) if streamed else 0, stream_experts=streamed,
-                    resident_copy=data.draw(some.booleans()))
+    limits = Limits(
+        context=context,
+        batch=batch,
+        sequences=data.draw(some.integers(1, 3)),
+        workers=data.draw(some.integers(1, 3)),
+        logit_rows=data.draw(some.integers(1, batch)),
+        rewind=data.draw(some.integers(0, min(20, context))),
+        kv=data.draw(some.sampled_from(("f32", "f16", "q8"))),
+        slots=data.draw(some.integers(1, 8)) if streamed else 0,
+        stream_experts=streamed,
+        resident_copy=data.draw(some.booleans()),
+    )
     plan = model.plan(limits)
     assert plan == model.plan(limits)
     pool = Pool(plan.pool_bytes, data.draw(some.sampled_from((0, 0xFFFFFFFF, 0x7FC0A5C3))))
     with Session(model, limits, pool=pool.view) as session:
-        tokens = PROMPT[:min(limits.context, batch)]
+        tokens = PROMPT[: min(limits.context, batch)]
         for sequence in range(limits.sequences):
             session.feed(tokens, sequence)
             session.finish()
@@ -148,14 +166,30 @@ def test_damage_is_seen() -> None:
 
 # ---- the command ----
 
+
 def test_document_of_the_contract(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     """`plan --json` has the promised fields, and its limits are those of the plan."""
     assert cli.main(["plan", str(model.path), "--context", "64", "--kv", "q8", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert {"schema", "pool_bytes", "align", "regions", "slots", "resident_bytes", "expert_bytes",
-            "kv_bytes_per_token", "largest_unit_macs", "fits"} <= set(document)
-    assert document["pool_bytes"] == model.plan(Limits(context=64, kv="q8")).pool_bytes and document["fits"] is True
-    assert document["limits"]["context"] == 64 and all(set(r) == {"name", "bytes"} for r in document["regions"])
+    assert {
+        "schema",
+        "pool_bytes",
+        "align",
+        "regions",
+        "slots",
+        "resident_bytes",
+        "expert_bytes",
+        "kv_bytes_per_token",
+        "largest_unit_macs",
+        "fits",
+    } <= set(document)
+    assert (
+        document["pool_bytes"] == model.plan(Limits(context=64, kv="q8")).pool_bytes
+        and document["fits"] is True
+    )
+    assert document["limits"]["context"] == 64 and all(
+        set(r) == {"name", "bytes"} for r in document["regions"]
+    )
 
 
 def test_memory_that_is_too_small_is_exit_5(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,8 +211,22 @@ def test_header_compiles_and_starts_a_session(model: Model, tmp_path: Path) -> N
     if compiler is None:
         pytest.skip("gcc is not installed")
     assert archive.is_file(), "libcolibri.a is not built: run `python -m SCons`"
-    assert cli.main(["plan", str(model.path), "--context", "40", "--sequences", "2", "-q", "--header",
-                     str(tmp_path / "plan.h")]) == 0
+    assert (
+        cli.main(
+            [
+                "plan",
+                str(model.path),
+                "--context",
+                "40",
+                "--sequences",
+                "2",
+                "-q",
+                "--header",
+                str(tmp_path / "plan.h"),
+            ]
+        )
+        == 0
+    )
     (tmp_path / "main.c").write_text("""#include <stdio.h>
 #include "colibri.h"
 #include "plan.h"
@@ -193,8 +241,8 @@ int main(int argc, char **argv)
     FILE *file = argc > 1 ? fopen(argv[1], "rb") : NULL;
     size_t n = file ? fread(blob, 1, sizeof blob, file) : 0;
     if (colibri_open(&model, blob, n, n, NULL) < 0 || colibri_model_info(&model, &info) < 0) return 1;
-    if (colibri_start(&model, &limits, NULL, pool, sizeof pool - 1, &session, NULL) != COLIBRI_ERROR_POOL_SMALL)
-        return 2;
+    int32_t small = colibri_start(&model, &limits, NULL, pool, sizeof pool - 1, &session, NULL);
+    if (small != COLIBRI_ERROR_POOL_SMALL) return 2;
     if (colibri_start(&model, &limits, NULL, pool, sizeof pool, &session, NULL) < 0) return 3;
     printf("%s ", COLIBRI_PLAN_MODEL);
     for (int i = 0; i < 32; i++) printf("%02x", info.identity[i]);
@@ -202,9 +250,25 @@ int main(int argc, char **argv)
 }
 """)
     include = library.data_folder() / "include"
-    subprocess.run([compiler, "-std=c99", "-Wall", "-Wextra", "-Werror", f"-I{include}", f"-I{tmp_path}",
-                    str(tmp_path / "main.c"), str(archive), "-o", str(tmp_path / "main")], check=True)
-    done = subprocess.run([str(tmp_path / "main"), str(model.path)], capture_output=True, text=True, check=False)
+    subprocess.run(
+        [
+            compiler,
+            "-std=c99",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{include}",
+            f"-I{tmp_path}",
+            str(tmp_path / "main.c"),
+            str(archive),
+            "-o",
+            str(tmp_path / "main"),
+        ],
+        check=True,
+    )
+    done = subprocess.run(
+        [str(tmp_path / "main"), str(model.path)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0
     planned, found = done.stdout.split()
     assert planned == found == model.info().identity
@@ -220,18 +284,32 @@ def test_picture_shows_every_region(model: Model, tmp_path: Path) -> None:
     plan = model.plan(Limits(context=40))
     for region in plan.regions:
         assert (f"{region.name}: {region.bytes} bytes" in titles) == (region.bytes > 0)
-    heights = [float(rect.get("height", "0")) for rect in root.iter(f"{space}rect")
-               if rect.find(f"{space}title") is not None]
+    heights = [
+        float(rect.get("height", "0"))
+        for rect in root.iter(f"{space}rect")
+        if rect.find(f"{space}title") is not None
+    ]
     assert abs(sum(heights) - 420) < 2
     assert re.search(r"pool of (\d+) bytes", titles[0])[1] == str(plan.pool_bytes)
 
 
 def test_plan_from_a_config_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A config.json gives the pool of the blob it would become."""
-    config = {"model_type": "mixtral", "vocab_size": 96, "hidden_size": 64, "intermediate_size": 96,
-              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
-              "num_experts_per_tok": 2, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-              "hidden_act": "silu"}
+    config = {
+        "model_type": "mixtral",
+        "vocab_size": 96,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+    }
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config))
     assert cli.main(["plan", "--config", str(file), "--weights", "q4", "--json"]) == 0

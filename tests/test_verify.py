@@ -1,4 +1,6 @@
-"""One answer: the same bits on every target, whatever is varied that must not matter; and a wrong answer is seen."""
+"""One answer: the same bits on every target, whatever is varied that must not matter; and a wrong answer is
+seen."""
+
 import json
 import shutil
 import subprocess
@@ -17,9 +19,14 @@ from colibri.synth import write_random_blob
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = targets.names()
-# model shape, weight kind, KV kind: every weight and cache kind, dense and MoE, shared experts, window, rope kinds
-CASES = {"moe": ("mixed", "q4", "f16"), "yarn": ("yarn", "f16", "q8"), "window": ("window", "f32", "f32"),
-         "shared": ("shared", "q8", "q8")}
+# model shape, weight kind, KV kind: every weight and cache kind, dense and MoE, shared experts, window,
+# rope kinds
+CASES = {
+    "moe": ("mixed", "q4", "f16"),
+    "yarn": ("yarn", "f16", "q8"),
+    "window": ("window", "f32", "f32"),
+    "shared": ("shared", "q8", "q8"),
+}
 PROMPT = 24
 GENERATE = 8
 
@@ -99,13 +106,23 @@ def test_what_must_not_matter(name: str, which: str, case) -> None:
 
 
 def test_factors_cover_what_is_promised() -> None:
-    """Budgets 1 and 7, splits 1, 3, 16, three fills, second sequence, second session, hostile floats; eight mixtures,
+    """Budgets 1 and 7, splits 1, 3, 16, three fills, second sequence, second session, hostile floats; eight
+    mixtures,
     the same for the same seed."""
     job = Job("x", Limits())
     singles = [label for label, _ in factors.single(job)]
     assert singles[0] == "base" and len(singles) == 13
-    for label in ("budget=1", "budget=7", "split=1", "split=3", "split=16", "two_sequences=1", "two_sessions=1",
-                  "hostile_float=1", "reset=1"):
+    for label in (
+        "budget=1",
+        "budget=7",
+        "split=1",
+        "split=3",
+        "split=16",
+        "two_sequences=1",
+        "two_sessions=1",
+        "hostile_float=1",
+        "reset=1",
+    ):
         assert label in singles
     mixtures = factors.combined(job, 4)
     assert len(mixtures) == 8 == len({label for label, _ in mixtures})
@@ -119,16 +136,23 @@ def test_another_question_has_another_digest(name: str, case) -> None:
     target = target_of(name)
     other = replace(job, prompt=[*job.prompt[:-1], (job.prompt[-1] + 1) % model.info().vocab])
     assert good(target.run(other, model)).digest != expected(model, job).digest
-    assert good(target.run(replace(job, limits=replace(job.limits, kv="q8")), model)).digest != \
-        expected(model, job).digest
+    assert (
+        good(target.run(replace(job, limits=replace(job.limits, kv="q8")), model)).digest
+        != expected(model, job).digest
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sampling_and_routing_are_equal(name: str, case) -> None:
     """Drawn tokens and the routers' choices, with their weights' bits."""
     model, job = case("moe")
-    hot = replace(job, routing=True, sampling=Sampling(temperature=1.3, top_k=20, top_p=0.9, min_p=0.01, seed=99,
-                                                       repetition_penalty=1.2, repeat_last=8))
+    hot = replace(
+        job,
+        routing=True,
+        sampling=Sampling(
+            temperature=1.3, top_k=20, top_p=0.9, min_p=0.01, seed=99, repetition_penalty=1.2, repeat_last=8
+        ),
+    )
     first, result = expected(model, hot), good(target_of(name).run(hot, model))
     assert result.tokens == first.tokens != expected(model, job).tokens
     assert sorted(result.routes, key=repr) == sorted(first.routes, key=repr)
@@ -137,14 +161,15 @@ def test_sampling_and_routing_are_equal(name: str, case) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_streamed_experts_and_workers(name: str, case) -> None:
-    """Experts and resident weights through late fetches into the fewest slots, units in odd ranges by 3 workers."""
+    """Experts and resident weights through late fetches into the fewest slots, units in odd ranges by 3
+    workers."""
     model, job = case("moe")
     floor = model.plan(replace(job.limits, stream_experts=True, slots=4)).slots_floor
     limits = replace(job.limits, slots=floor, stream_experts=True, resident_copy=True, workers=3)
     late = replace(job, limits=limits, store="LATE", store_delay=3)
     target = target_of(name)
     if target.name == "linux":
-        late = replace(late, store="COPY")              # this process has no slow store
+        late = replace(late, store="COPY")  # this process has no slow store
     result = good(target.run(late, model))
     assert result.digest == expected(model, job).digest
     assert result.stats["expert_misses"] > 0 and result.stats["bytes_fetched"] > 0
@@ -191,6 +216,7 @@ def test_report_without_an_end_is_an_error() -> None:
 
 # ---- the command ----
 
+
 def run_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict]:
     """`colibri ... --json`: exit code and document."""
     code = cli.main([*arguments, "--json", "-q"])
@@ -205,8 +231,16 @@ def test_command_says_one_answer(case, capsys: pytest.CaptureFixture[str]) -> No
     assert code == 0 and document["one_answer"] is True and document["schema"] == 1
     assert document["model"] == model.info().identity and document["missing"] == [] == document["problems"]
     assert [row["target"] for row in document["rows"]] == ["linux", "wasm"]
-    assert set(document["rows"][0]) == {"target", "variant", "runner", "threads", "digest", "tokens", "planned_bytes",
-                                        "used_bytes"}
+    assert set(document["rows"][0]) == {
+        "target",
+        "variant",
+        "runner",
+        "threads",
+        "digest",
+        "tokens",
+        "planned_bytes",
+        "used_bytes",
+    }
     assert len(document["variations"]) == 2 * 20
 
 
@@ -217,8 +251,9 @@ def test_one_row_is_never_equal(case, capsys: pytest.CaptureFixture[str]) -> Non
     assert code == 1 and document["one_answer"] is False
 
 
-def test_a_missing_target_is_exit_4_unless_allowed(case, capsys: pytest.CaptureFixture[str],
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_target_is_exit_4_unless_allowed(
+    case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The document says what is missing and how to get it."""
     model, _ = case("shared")
     known = targets.all_targets()
@@ -231,7 +266,9 @@ def test_a_missing_target_is_exit_4_unless_allowed(case, capsys: pytest.CaptureF
     assert code == 0
 
 
-def test_a_lying_target_is_found(case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lying_target_is_found(
+    case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A target that computes something else, or uses other memory than planned, is not one answer."""
     model, _ = case("shared")
     linux = targets.all_targets()[0]
@@ -253,17 +290,39 @@ def test_a_build_that_fuses_is_refused_or_differs(case, tmp_path: Path) -> None:
         pytest.skip("gcc for x86-64 is not installed")
     if "fma" not in Path("/proc/cpuinfo").read_text().split():
         pytest.skip("cpu: this processor has no FMA")
-    sources = [str(path) for folder in ("core", "targets") for path in sorted((ROOT / folder).rglob("*.c"))
-               if folder == "core" or path.parent.name == "runner" or path.parent.name == "linux"]
+    sources = [
+        str(path)
+        for folder in ("core", "targets")
+        for path in sorted((ROOT / folder).rglob("*.c"))
+        if folder == "core" or path.parent.name == "runner" or path.parent.name == "linux"
+    ]
     sources = [path for path in sources if "example" not in Path(path).name]
-    flags = ["-std=gnu99", "-O2", "-march=x86-64-v3", "-ffp-contract=fast", "-ffreestanding", "-fno-builtin",
-             "-fno-math-errno", "-fno-stack-protector", "-fno-tree-loop-distribute-patterns", "-nostdlib", "-static",
-             "-DCOLIBRI_TEXT=1", "-DCOLIBRI_STATUS_TEXTS=1", "-DCOLIBRI_KERNELS_PORTABLE=1", "-DCOLIBRI_HUGEPAGES=0",
-             f"-I{ROOT / 'core'}", f"-I{ROOT / 'targets' / 'runner'}"]
+    flags = [
+        "-std=gnu99",
+        "-O2",
+        "-march=x86-64-v3",
+        "-ffp-contract=fast",
+        "-ffreestanding",
+        "-fno-builtin",
+        "-fno-math-errno",
+        "-fno-stack-protector",
+        "-fno-tree-loop-distribute-patterns",
+        "-nostdlib",
+        "-static",
+        "-DCOLIBRI_TEXT=1",
+        "-DCOLIBRI_STATUS_TEXTS=1",
+        "-DCOLIBRI_KERNELS_PORTABLE=1",
+        "-DCOLIBRI_HUGEPAGES=0",
+        f"-I{ROOT / 'core'}",
+        f"-I{ROOT / 'targets' / 'runner'}",
+    ]
     subprocess.run([gcc, *flags, "-o", str(tmp_path / "runner"), *sources], check=True)
     model, job = case("moe")
-    result = targets.run_program("fused", [str(tmp_path / "runner"), str(targets.write_job(str(tmp_path), job, model)),
-                                           str(model.path)], 60)
+    result = targets.run_program(
+        "fused",
+        [str(tmp_path / "runner"), str(targets.write_job(str(tmp_path), job, model)), str(model.path)],
+        60,
+    )
     if result.error is None:
         assert result.digest != expected(model, job).digest
     else:

@@ -1,4 +1,5 @@
 """`python -m colibri` is the command `colibri`."""
+
 from .cli import main
 
 raise SystemExit(main())

@@ -1,10 +1,12 @@
 """Audits the core's archives: what they need, define, weigh, and how much stack they take.
 
 The rules: no undefined symbol; every global is `colibri_*` (weak mem* may stand in a member of their own); no
-data and no bss; no fused multiply-add, no reciprocal estimate, no relaxed float; no recursion; calls through a
-pointer only in the functions that call the host's hooks. The figures: bytes, worst-case stack per public entry,
-lines per room. Accepted figures stand in tests/data/audit.json: a number moves only together with that file.
+data and no bss; no fused multiply-add, no reciprocal estimate, no relaxed float; no recursion; calls through
+a pointer only in the functions that call the host's hooks. The figures: bytes, worst-case stack per public
+entry, lines per room. Accepted figures stand in tests/data/audit.json: a number moves only together with that
+file.
 """
+
 from __future__ import annotations
 
 import json
@@ -24,6 +26,7 @@ ROOMS = ("base", "blob", "pool", "kernels", "nn", "text", "api")
 @dataclass
 class Archive:
     """What was found in one archive."""
+
     target: str
     path: Path
     members: list[Member]
@@ -41,22 +44,45 @@ class Archive:
 
     def problems(self) -> list[str]:
         """Every rule this archive breaks, as sentences."""
-        found = [f"{self.target}: undefined symbol {name}; the core must link with nothing" for name in self.undefined]
-        found += [f"{self.target}: global symbol {name}; every name must begin with colibri_" for name in self.foreign]
-        found += [f"{self.target}: {kind} is {self.total(kind)} bytes, expected 0; the core owns no mutable global "
-                  "and no table of pointers" for kind in ("data", "bss") if self.total(kind)]
-        found += [f"{self.target}: {text}; every float operation rounds once (docs/NUMERICS.md)"
-                  for text in self.fused + self.estimates]
-        found += [f"{self.target}: recursion {text}; the worst-case stack must be known" for text in self.recursion]
+        found = [
+            f"{self.target}: undefined symbol {name}; the core must link with nothing"
+            for name in self.undefined
+        ]
+        found += [
+            f"{self.target}: global symbol {name}; every name must begin with colibri_"
+            for name in self.foreign
+        ]
+        found += [
+            f"{self.target}: {kind} is {self.total(kind)} bytes, expected 0; the core owns no mutable global "
+            "and no table of pointers"
+            for kind in ("data", "bss")
+            if self.total(kind)
+        ]
+        found += [
+            f"{self.target}: {text}; every float operation rounds once (docs/NUMERICS.md)"
+            for text in self.fused + self.estimates
+        ]
+        found += [
+            f"{self.target}: recursion {text}; the worst-case stack must be known" for text in self.recursion
+        ]
         return found
 
     def figures(self, lines: dict[str, int]) -> dict[str, Any]:
         """The document's part about this archive."""
-        return {"target": self.target, "undefined": self.undefined, "foreign_symbols": self.foreign,
-                "text_bytes": self.total("text"), "rodata_bytes": self.total("rodata"),
-                "data_bytes": self.total("data"), "bss_bytes": self.total("bss"), "stack_bytes": self.stack,
-                "fused_ops": len(self.fused), "estimate_ops": len(self.estimates),
-                "hook_callers": self.hook_callers, "lines": lines}
+        return {
+            "target": self.target,
+            "undefined": self.undefined,
+            "foreign_symbols": self.foreign,
+            "text_bytes": self.total("text"),
+            "rodata_bytes": self.total("rodata"),
+            "data_bytes": self.total("data"),
+            "bss_bytes": self.total("bss"),
+            "stack_bytes": self.stack,
+            "fused_ops": len(self.fused),
+            "estimate_ops": len(self.estimates),
+            "hook_callers": self.hook_callers,
+            "lines": lines,
+        }
 
 
 def archive_members(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -66,14 +92,14 @@ def archive_members(path: Path) -> Iterator[tuple[str, bytes]]:
         raise InputError(f"{path}: not an ar archive (its first bytes are {data[:8]!r}); give a libcolibri.a")
     at, long_names = 8, b""
     while at + 60 <= len(data):
-        name = data[at:at + 16].rstrip()
-        size = int(data[at + 48:at + 58])
-        body = data[at + 60:at + 60 + size]
+        name = data[at : at + 16].rstrip()
+        size = int(data[at + 48 : at + 58])
+        body = data[at + 60 : at + 60 + size]
         if name == b"//":
             long_names = body
         elif name.startswith(b"/") and name[1:].isdigit():
             start = int(name[1:])
-            yield long_names[start:long_names.index(b"/\n", start)].decode(), body
+            yield long_names[start : long_names.index(b"/\n", start)].decode(), body
         elif name.startswith(b"#1/"):
             length = int(name[3:])
             yield body[:length].rstrip(b"\0").decode(), body[length:]
@@ -117,8 +143,9 @@ def judge(archive: Archive) -> None:
                 archive.hook_callers.append(function.name)
     archive.hook_callers.sort()
     machine = machine_of(archive.path)
-    archive.stack, archive.recursion = worst_stacks(archive.members, audit_elf.CALL_BYTES.get(machine, 0),
-                                                     audit_elf.LEAF_BYTES.get(machine, 0))
+    archive.stack, archive.recursion = worst_stacks(
+        archive.members, audit_elf.CALL_BYTES.get(machine, 0), audit_elf.LEAF_BYTES.get(machine, 0)
+    )
 
 
 def machine_of(path: Path) -> str:
@@ -139,7 +166,9 @@ def worst_stacks(members: list[Member], call_bytes: int, leaf_bytes: int) -> tup
         for function in member.functions:
             key = (member.name, function.name)
             functions[key] = function
-            if not function.is_local and (function.name not in public or member.defined[function.name] == "global"):
+            if not function.is_local and (
+                function.name not in public or member.defined[function.name] == "global"
+            ):
                 public[function.name] = key
     known = all(f.frame is not None for f in functions.values()) and bool(functions)
     depth: dict[tuple[str, str], int] = {}
@@ -155,7 +184,7 @@ def worst_stacks(members: list[Member], call_bytes: int, leaf_bytes: int) -> tup
                 child = rest.pop()
                 names = [entry[0] for entry in path]
                 if child in names:
-                    cycles.append(" -> ".join(k[1] for k in [*names[names.index(child):], child]))
+                    cycles.append(" -> ".join(k[1] for k in [*names[names.index(child) :], child]))
                 elif child not in depth:
                     path.append((child, callees(child, functions, public)))
                 continue
@@ -167,8 +196,9 @@ def worst_stacks(members: list[Member], call_bytes: int, leaf_bytes: int) -> tup
     return (stacks if known else {}), sorted(set(cycles))
 
 
-def callees(key: tuple[str, str], functions: dict[tuple[str, str], Function],
-            public: dict[str, tuple[str, str]]) -> list[tuple[str, str]]:
+def callees(
+    key: tuple[str, str], functions: dict[tuple[str, str], Function], public: dict[str, tuple[str, str]]
+) -> list[tuple[str, str]]:
     """The functions one function calls, a static one of the same member first."""
     found = []
     for name in functions[key].calls:
@@ -181,13 +211,18 @@ def callees(key: tuple[str, str], functions: dict[tuple[str, str], Function],
 
 def count_lines(core: Path) -> dict[str, int]:
     """Lines of C per room of the core; empty where the sources are not at hand."""
-    return {room: sum(len(file.read_bytes().splitlines()) for file in sorted((core / room).glob("*.[ch]")))
-            for room in ROOMS if (core / room).is_dir()}
+    return {
+        room: sum(len(file.read_bytes().splitlines()) for file in sorted((core / room).glob("*.[ch]")))
+        for room in ROOMS
+        if (core / room).is_dir()
+    }
 
 
 def compare(document: dict[str, Any], accepted_file: Path) -> list[str]:
     """Every figure that differs from the accepted ones, as sentences."""
-    accepted = {row["target"]: row for row in json.loads(accepted_file.read_text(encoding="utf-8"))["archives"]}
+    accepted = {
+        row["target"]: row for row in json.loads(accepted_file.read_text(encoding="utf-8"))["archives"]
+    }
     moved = []
     for row in document["archives"]:
         known = accepted.get(row["target"])
@@ -196,6 +231,8 @@ def compare(document: dict[str, Any], accepted_file: Path) -> list[str]:
             continue
         for key, value in row.items():
             if value != known.get(key):
-                moved.append(f"{row['target']}: {key} was {known.get(key)}, is {value}; if that is meant, "
-                             f"write the new figures with: colibri audit --write {accepted_file}")
+                moved.append(
+                    f"{row['target']}: {key} was {known.get(key)}, is {value}; if that is meant, "
+                    f"write the new figures with: colibri audit --write {accepted_file}"
+                )
     return moved

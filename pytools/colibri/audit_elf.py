@@ -2,6 +2,7 @@
 
 Owns the disassembly. Knows nothing about archives, WebAssembly or what is allowed: `audit.py` judges.
 """
+
 from __future__ import annotations
 
 import io
@@ -36,7 +37,7 @@ ESTIMATES = {
 # pointer that a function without calls may use.
 CALL_BYTES = {"x64": 8}
 LEAF_BYTES = {"x64": 128}
-SWITCH_WINDOW = 12                          # instructions between a switch's addition and its jump
+SWITCH_WINDOW = 12  # instructions between a switch's addition and its jump
 
 
 def disassembler(arch: str) -> Any:
@@ -44,9 +45,14 @@ def disassembler(arch: str) -> Any:
     try:
         import capstone as cs
     except ImportError:
-        raise MissingTool("the audit disassembles with capstone, which is not here: pip install capstone") from None
-    kinds = {"x64": (cs.CS_ARCH_X86, cs.CS_MODE_64), "AArch64": (cs.CS_ARCH_ARM64, cs.CS_MODE_ARM),
-             "RISC-V": (cs.CS_ARCH_RISCV, cs.CS_MODE_RISCV64 | cs.CS_MODE_RISCVC)}
+        raise MissingTool(
+            "the audit disassembles with capstone, which is not here: pip install capstone"
+        ) from None
+    kinds = {
+        "x64": (cs.CS_ARCH_X86, cs.CS_MODE_64),
+        "AArch64": (cs.CS_ARCH_ARM64, cs.CS_MODE_ARM),
+        "RISC-V": (cs.CS_ARCH_RISCV, cs.CS_MODE_RISCV64 | cs.CS_MODE_RISCVC),
+    }
     decoder = cs.Cs(*kinds[arch])
     decoder.skipdata = True
     return decoder
@@ -90,7 +96,7 @@ class Object:
     def _function_at(self, section: int, offset: int) -> str | None:
         """The function that covers an offset of a section."""
         entries = self.starts.get(section, [])
-        at = bisect_right(entries, (offset, "\U0010FFFF", True)) - 1
+        at = bisect_right(entries, (offset, "\U0010ffff", True)) - 1
         return entries[at][1] if at >= 0 else None
 
     def _sizes(self) -> None:
@@ -136,7 +142,8 @@ class Object:
         return found
 
     def _frames(self) -> dict[str, int]:
-        """Function -> frame bytes, from `.stack_sizes` (an 8-byte address by relocation, then a LEB128 size)."""
+        """Function -> frame bytes, from `.stack_sizes` (an 8-byte address by relocation, then a LEB128
+        size)."""
         frames: dict[str, int] = {}
         for index, section in enumerate(self.sections):
             if section.name != ".stack_sizes":
@@ -170,28 +177,36 @@ class Object:
             self._walk(function, index, lines, relocations)
             self.member.functions.append(function)
 
-    def _walk(self, function: Function, index: int, lines: Iterator[tuple[int, int, str, str]],
-              relocations: dict[int, tuple[str | None, int | None, int]]) -> None:
+    def _walk(
+        self,
+        function: Function,
+        index: int,
+        lines: Iterator[tuple[int, int, str, str]],
+        relocations: dict[int, tuple[str | None, int | None, int]],
+    ) -> None:
         """Calls and refused instructions of one function."""
         before: deque[str] = deque(maxlen=SWITCH_WINDOW)
         for address, size, mnemonic, operands in lines:
-            mnemonic = mnemonic.split()[-1]                     # without `lock`, `notrack`, `rep`
+            mnemonic = mnemonic.split()[-1]  # without `lock`, `notrack`, `rep`
             if FUSED[self.arch].match(mnemonic):
                 function.fused.append(mnemonic)
             elif ESTIMATES[self.arch].match(mnemonic):
                 function.estimates.append(mnemonic)
-            relocation = next((relocations[at] for at in range(address, address + size) if at in relocations), None)
+            relocation = next(
+                (relocations[at] for at in range(address, address + size) if at in relocations), None
+            )
             kind = branch_kind(self.arch, mnemonic, operands, before, relocation is not None)
             before.append(f"{mnemonic} {operands}")
             if kind == "indirect":
                 function.indirect += 1
             elif kind in ("call", "jump"):
                 target = self._target(index, operands, relocation)
-                if target and (target != function.name or kind == "call"):      # a jump to itself is a loop
+                if target and (target != function.name or kind == "call"):  # a jump to itself is a loop
                     function.calls.add(target)
 
-    def _target(self, index: int, operands: str,
-                relocation: tuple[str | None, int | None, int] | None) -> str | None:
+    def _target(
+        self, index: int, operands: str, relocation: tuple[str | None, int | None, int] | None
+    ) -> str | None:
         """Where a call or jump goes."""
         if relocation is None:
             place = immediate(operands)
@@ -219,9 +234,9 @@ def is_sum(register: str, before: Iterable[str]) -> bool:
 
 
 def branch_kind(arch: str, mnemonic: str, operands: str, before: Iterable[str], relocated: bool) -> str:
-    """'call', 'jump', 'indirect' (through a pointer), 'table' (a switch) or ''. A switch jumps to the sum of a
-    base and an offset, or through a table at a fixed address (then the jump holds a relocation); a call through a
-    pointer does neither."""
+    """'call', 'jump', 'indirect' (through a pointer), 'table' (a switch) or ''. A switch jumps to the sum of
+    a base and an offset, or through a table at a fixed address (then the jump holds a relocation); a call
+    through a pointer does neither."""
     if arch == "x64":
         if mnemonic == "call":
             return "call" if immediate(operands) is not None else "indirect"
@@ -238,4 +253,4 @@ def branch_kind(arch: str, mnemonic: str, operands: str, before: Iterable[str], 
             switch = mnemonic == "br" and is_sum(operands, before)
             return "table" if switch else "indirect"
         return ""
-    return ""                               # RISC-V: calls are auipc and jalr pairs, not followed here
+    return ""  # RISC-V: calls are auipc and jalr pairs, not followed here

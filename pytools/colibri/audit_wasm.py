@@ -2,6 +2,7 @@
 
 Owns the opcode walk. Knows nothing about archives, ELF or what is allowed: `audit.py` judges.
 """
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -14,12 +15,22 @@ SYMBOL_FUNCTION, SYMBOL_DATA, SYMBOL_GLOBAL, SYMBOL_SECTION = 0, 1, 2, 3
 FLAG_WEAK, FLAG_LOCAL, FLAG_HIDDEN, FLAG_UNDEFINED, FLAG_EXPLICIT_NAME = 1, 2, 4, 16, 64
 
 # prefix 0xFD: float operations whose result an engine may choose (relaxed-simd)
-RELAXED_FUSED = {0x105: "f32x4.relaxed_madd", 0x106: "f32x4.relaxed_nmadd",
-                 0x107: "f64x2.relaxed_madd", 0x108: "f64x2.relaxed_nmadd"}
-RELAXED_FLOAT = {0x101: "i32x4.relaxed_trunc_f32x4_s", 0x102: "i32x4.relaxed_trunc_f32x4_u",
-                 0x103: "i32x4.relaxed_trunc_f64x2_s_zero", 0x104: "i32x4.relaxed_trunc_f64x2_u_zero",
-                 0x10D: "f32x4.relaxed_min", 0x10E: "f32x4.relaxed_max",
-                 0x10F: "f64x2.relaxed_min", 0x110: "f64x2.relaxed_max"}
+RELAXED_FUSED = {
+    0x105: "f32x4.relaxed_madd",
+    0x106: "f32x4.relaxed_nmadd",
+    0x107: "f64x2.relaxed_madd",
+    0x108: "f64x2.relaxed_nmadd",
+}
+RELAXED_FLOAT = {
+    0x101: "i32x4.relaxed_trunc_f32x4_s",
+    0x102: "i32x4.relaxed_trunc_f32x4_u",
+    0x103: "i32x4.relaxed_trunc_f64x2_s_zero",
+    0x104: "i32x4.relaxed_trunc_f64x2_u_zero",
+    0x10D: "f32x4.relaxed_min",
+    0x10E: "f32x4.relaxed_max",
+    0x10F: "f64x2.relaxed_min",
+    0x110: "f64x2.relaxed_max",
+}
 
 
 class Reader:
@@ -36,7 +47,7 @@ class Reader:
     def take(self, count: int) -> bytes:
         """`count` bytes."""
         self.at += count
-        return self.data[self.at - count:self.at]
+        return self.data[self.at - count : self.at]
 
     def number(self) -> int:
         """An unsigned LEB128 number."""
@@ -73,6 +84,7 @@ class Reader:
 @dataclass
 class Symbol:
     """An entry of the linking section's symbol table."""
+
     kind: int
     flags: int
     name: str
@@ -82,10 +94,13 @@ class Symbol:
 @dataclass
 class Module:
     """What the audit needs of one WebAssembly binary."""
+
     imported_functions: list[str] = field(default_factory=list)
     symbols: list[Symbol] = field(default_factory=list)
     segments: list[tuple[str, int]] = field(default_factory=list)
-    bodies: list[tuple[int, int]] = field(default_factory=list)     # start and end offset of each function's code
+    bodies: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # start and end offset of each function's code
     data: bytes = b""
 
 
@@ -152,7 +167,7 @@ def read_segment_sizes(reader: Reader) -> list[int]:
         if flags == 2:
             reader.number()
         if flags != 1:
-            while reader.byte() != 0x0B:                # the offset expression: one constant
+            while reader.byte() != 0x0B:  # the offset expression: one constant
                 reader.signed()
         size = reader.number()
         reader.take(size)
@@ -163,7 +178,7 @@ def read_segment_sizes(reader: Reader) -> list[int]:
 def read_linking(reader: Reader, module: Module, imports: dict[int, list[str]]) -> list[str]:
     """Fill the symbols; return the data segments' names."""
     names: list[str] = []
-    reader.number()                                     # version
+    reader.number()  # version
     while reader.at < reader.end:
         kind = reader.byte()
         size = reader.number()
@@ -201,7 +216,7 @@ def read_symbol(part: Reader, imports: dict[int, list[str]]) -> Symbol:
 def instructions(data: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Walk one function body: (opcode, first immediate). Prefixed opcodes are prefix << 16 | number."""
     reader = Reader(data, start, end)
-    for _ in range(reader.number()):                    # local declarations
+    for _ in range(reader.number()):  # local declarations
         reader.number()
         reader.byte()
     while reader.at < end:
@@ -297,8 +312,9 @@ def read_member(name: str, data: bytes) -> Member:
     return member
 
 
-def read_function(module: Module, name: str, is_local: bool, start: int, end: int,
-                  by_index: dict[int, Symbol]) -> Function:
+def read_function(
+    module: Module, name: str, is_local: bool, start: int, end: int, by_index: dict[int, Symbol]
+) -> Function:
     """One body: calls, indirect calls, refused opcodes and the bytes it takes from the shadow stack."""
     function = Function(name, is_local=is_local, frame=0)
     window: list[tuple[int, int]] = []

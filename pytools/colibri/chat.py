@@ -1,9 +1,10 @@
 """Chat messages to prompt text: the checkpoint's own Jinja template, in a sandbox.
 
-A template is untrusted code from the model file. The environment behaves as the one checkpoints are written for
-(blocks trimmed, loop controls, `raise_exception`, `tojson` without HTML escapes, `strftime_now`, a `generation`
-block that prints its body).
+A template is untrusted code from the model file. The environment behaves as the one checkpoints are written
+for (blocks trimmed, loop controls, `raise_exception`, `tojson` without HTML escapes, `strftime_now`, a
+`generation` block that prints its body).
 """
+
 from __future__ import annotations
 
 import datetime
@@ -24,10 +25,13 @@ def compiled(template: str) -> Any:
         import jinja2
         from jinja2 import ext, nodes, sandbox
     except ImportError:
-        raise MissingTool("chat templates need jinja2, which is not here: pip install 'jinja2>=3.1.6'") from None
+        raise MissingTool(
+            "chat templates need jinja2, which is not here: pip install 'jinja2>=3.1.6'"
+        ) from None
 
     class Generation(ext.Extension):
-        """{% generation %} ... {% endgeneration %} marks the assistant's words in training; here it prints them."""
+        """{% generation %} ... {% endgeneration %} marks the assistant's words in training; here it prints
+        them."""
 
         tags = {"generation"}
 
@@ -43,34 +47,54 @@ def compiled(template: str) -> Any:
     def fail(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
-                sort_keys: bool = False) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    def to_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: Any = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
 
-    made = sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                                 extensions=[Generation, ext.loopcontrols])
+    made = sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
+    )
     made.filters["tojson"] = to_json
     made.globals["raise_exception"] = fail
     made.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     return made.from_string(template)
 
 
-def render(template: str, messages: Sequence[Message], tokens: Mapping[str, str], where: str,
-           reply: bool = True) -> str:
+def render(
+    template: str, messages: Sequence[Message], tokens: Mapping[str, str], where: str, reply: bool = True
+) -> str:
     """The prompt text. tokens: bos_token and so on; reply: end with the assistant's opening."""
     if not template:
-        raise InputError(f"{where}: the file has no chat template; use -p without --chat, or convert a checkpoint "
-                         "that has one")
+        raise InputError(
+            f"{where}: the file has no chat template; use -p without --chat, or convert a checkpoint "
+            "that has one"
+        )
     import jinja2
 
     try:
-        return str(compiled(template).render(messages=[dict(message) for message in messages], tools=None,
-                                             documents=None, add_generation_prompt=reply, **tokens))
+        return str(
+            compiled(template).render(
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=reply,
+                **tokens,
+            )
+        )
     except jinja2.TemplateError as error:
         raise InputError(f"{where}: its chat template refused the messages: {error}") from None
-    except Exception as error:          # whatever untrusted code can raise: a division by zero, a deep recursion
-        raise InputError(f"{where}: its chat template failed ({type(error).__name__}: {error}); convert the checkpoint "
-                         "with another chat_template") from None
+    except Exception as error:  # whatever untrusted code can raise: a division by zero, a deep recursion
+        raise InputError(
+            f"{where}: its chat template failed ({type(error).__name__}: {error}); convert the checkpoint "
+            "with another chat_template"
+        ) from None
 
 
 def special_ids(section: bytes) -> dict[str, int]:
@@ -80,7 +104,7 @@ def special_ids(section: bytes) -> dict[str, int]:
     ffi, _ = layout()
     if len(section) < ffi.sizeof("colibri_tokenizer_header"):
         return {}
-    head = ffi.from_buffer("colibri_tokenizer_header *", section[:ffi.sizeof("colibri_tokenizer_header")])
+    head = ffi.from_buffer("colibri_tokenizer_header *", section[: ffi.sizeof("colibri_tokenizer_header")])
     ids = {name: int(getattr(head, name)) for name in ("bos", "eos", "unk", "pad")}
     return {name: value for name, value in ids.items() if value < int(head.vocab)}
 
@@ -89,4 +113,7 @@ def special_tokens(session: Any, section: bytes) -> dict[str, str]:
     """The texts of the special tokens under the names templates use: bos_token, eos_token, ..."""
     from .text import decode
 
-    return {f"{name}_token": decode(session, [number], special=True) for name, number in special_ids(section).items()}
+    return {
+        f"{name}_token": decode(session, [number], special=True)
+        for name, number in special_ids(section).items()
+    }

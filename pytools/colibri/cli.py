@@ -3,6 +3,7 @@
 Exit codes: 0 ok, 1 the answer is no, 2 usage, 3 bad input, 4 a tool or target is missing, 5 does not fit,
 70 our bug, 130 interrupted. Results go to stdout, everything else to stderr.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -17,7 +18,10 @@ from .output import Output
 
 # name -> (module below commands, one line of help)
 COMMANDS = {
-    "demo": ("demo", "the shipped model on every target that is here, and the proof that all answers are equal"),
+    "demo": (
+        "demo",
+        "the shipped model on every target that is here, and the proof that all answers are equal",
+    ),
     "convert": ("convert", "make a .colibri file from a Hugging Face folder"),
     "info": ("info", "what a .colibri file holds"),
     "check": ("check", "verify every byte of a .colibri file"),
@@ -49,11 +53,17 @@ def command_parser(name: str) -> tuple[Parser, object]:
     module_name, line = COMMANDS[name]
     module = importlib.import_module(f".commands.{module_name}", __package__)
     examples = "examples:\n" + "\n".join(f"  {example}" for example in module.EXAMPLES)
-    parser = Parser(prog=f"colibri {name}", description=line, epilog=examples,
-                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(
+        prog=f"colibri {name}",
+        description=line,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     module.arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more on stderr; twice: tracebacks")
+    parser.add_argument(
+        "-v", "--verbose", action="count", default=0, help="say more on stderr; twice: tracebacks"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="nothing on stderr but errors")
     return parser, module
 
@@ -62,8 +72,10 @@ def top_help() -> str:
     """The text of `colibri --help`."""
     width = max(map(len, COMMANDS))
     lines = "\n".join(f"  {name.ljust(width)}  {line}" for name, (_, line) in COMMANDS.items())
-    return (f"usage: colibri COMMAND [options]\n\ncommands:\n{lines}\n\n{EPILOG}\n\nexamples:\n"
-            "  colibri demo\n  colibri run model.colibri -p 'Once upon a time' -n 60\n")
+    return (
+        f"usage: colibri COMMAND [options]\n\ncommands:\n{lines}\n\n{EPILOG}\n\nexamples:\n"
+        "  colibri demo\n  colibri run model.colibri -p 'Once upon a time' -n 60\n"
+    )
 
 
 def dispatch(argv: list[str]) -> int:
@@ -73,6 +85,7 @@ def dispatch(argv: list[str]) -> int:
         return 0 if argv else 2
     if argv[0] == "--version":
         from .library import version
+
         print(f"colibri {version()}")
         return 0
     if argv[0] not in COMMANDS:
@@ -81,7 +94,7 @@ def dispatch(argv: list[str]) -> int:
     parser, module = command_parser(argv[0])
     options = parser.parse_args(argv[1:])
     output = Output(options.json, -1 if options.quiet else options.verbose)
-    return int(module.run(options, output))                     # type: ignore[attr-defined]
+    return int(module.run(options, output))  # type: ignore[attr-defined]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -100,14 +113,16 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\ncolibri: interrupted\n")
         return INTERRUPTED
-    except BrokenPipeError:                                     # the reader of our stdout went away: not an error
+    except BrokenPipeError:  # the reader of our stdout went away: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if loud:
             traceback.print_exc()
-        sys.stderr.write(f"colibri: internal error: {type(error).__name__}: {error}; this is our bug, please report it "
-                         "with the output of the same command with -vv\n")
+        sys.stderr.write(
+            f"colibri: internal error: {type(error).__name__}: {error}; this is our bug, please report it "
+            "with the output of the same command with -vv\n"
+        )
         return OUR_BUG
 
 

@@ -1,4 +1,5 @@
 """Looks at this machine: which targets are ready, which tools are here, how to get the others."""
+
 from __future__ import annotations
 
 import platform
@@ -27,8 +28,10 @@ PACKAGES = {
 
 def tool_rows() -> list[dict[str, str]]:
     """Every tool with where or in which version it was found ('' if it was not)."""
-    rows = [{"tool": name, "for": purpose, "found": targets.program(name, f"{name}-static") or "", "how": how}
-            for name, (purpose, how) in PROGRAMS.items()]
+    rows = [
+        {"tool": name, "for": purpose, "found": targets.program(name, f"{name}-static") or "", "how": how}
+        for name, (purpose, how) in PROGRAMS.items()
+    ]
     for name, (purpose, how) in PACKAGES.items():
         try:
             found = metadata.version(name)
@@ -43,9 +46,21 @@ def examine() -> dict[str, Any]:
     rows = []
     for target in targets.all_targets():
         how = target.missing()
-        rows.append({"target": target.name, "variant": target.variant, "runner": target.runner, "ready": not how,
-                     "how": how})
-    return {"version": library.version(), "python": platform.python_version(), "executable": sys.executable,
-            "machine": platform.machine(), "targets": rows,
-            "missing": [{"target": row["target"], "how": row["how"]} for row in rows if not row["ready"]],
-            "tools": tool_rows()}
+        rows.append(
+            {
+                "target": target.name,
+                "variant": target.variant,
+                "runner": target.runner,
+                "ready": not how,
+                "how": how,
+            }
+        )
+    return {
+        "version": library.version(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "machine": platform.machine(),
+        "targets": rows,
+        "missing": [{"target": row["target"], "how": row["how"]} for row in rows if not row["ready"]],
+        "tools": tool_rows(),
+    }

@@ -1,15 +1,17 @@
 """A model and its sessions in this process: the public C header as Python objects.
 
 Nothing is computed here: plan, feed, advance, sample, encode and decode are the core's. Calls release the
-interpreter's lock (cffi does), so other threads go on. Logits are views into the pool: valid until the next feed.
+interpreter's lock (cffi does), so other threads go on. Logits are views into the pool: valid until the next
+feed.
 """
+
 from __future__ import annotations
 
 import mmap
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,13 +19,25 @@ from typing import Any
 import numpy as np
 
 from . import library
-from .errors import (ColibriError, Detail, DoesNotFit, InputError, InternalError, UsageError, detail_sentence)
+from .errors import ColibriError, Detail, DoesNotFit, InputError, InternalError, UsageError, detail_sentence
+from .limits import KV_KINDS, UNLIMITED, Info, Limits, Plan, Region, Sampling, Stats, new
 
-UNLIMITED = 0xFFFFFFFF
+__all__ = [
+    "KV_KINDS",
+    "UNLIMITED",
+    "CoreError",
+    "Info",
+    "Limits",
+    "Model",
+    "Plan",
+    "Sampling",
+    "Session",
+    "Stats",
+]
+
 NEXT_POSITION = 0xFFFFFFFF
 ALL_SEQUENCES = 0xFFFFFFFF
-KV_KINDS = ("f32", "f16", "q8")
-CHECK_BYTES = 64 << 20                      # of one colibri_check call: often enough for a progress bar
+CHECK_BYTES = 64 << 20  # of one colibri_check call: often enough for a progress bar
 
 
 class CoreError(ColibriError):
@@ -47,103 +61,12 @@ def exit_code_of(status: str) -> int:
     return InputError.exit_code
 
 
-def new(kind: str, **values: Any) -> Any:
-    """A zeroed C structure with struct_bytes set."""
-    made = library.ffi().new(kind + " *", values)
-    made.struct_bytes = library.ffi().sizeof(kind)
-    return made
-
-
-@dataclass(frozen=True)
-class Info:
-    """colibri_info by name."""
-
-    format_version: int
-    vocab: int
-    hidden: int
-    layers: int
-    experts: int
-    top_k: int
-    trained_context: int
-    file_bytes: int
-    tables_bytes: int
-    resident_bytes: int
-    expert_bytes: int
-    expert_run_bytes: int
-    expert_count: int
-    parameters: int
-    active_parameters: int
-    tokenizer_bytes: int
-    identity: str
-
-
-@dataclass(frozen=True)
-class Limits:
-    """colibri_limits: what a session is planned for. Part of the plan, never detected."""
-
-    context: int = 256
-    batch: int = 16
-    sequences: int = 1
-    workers: int = 1
-    slots: int = 0
-    logit_rows: int = 1
-    text_bytes: int = 0
-    rewind: int = 0
-    kv: str = "f16"
-    resident_copy: bool = False
-    stream_experts: bool = False
-
-    def c(self) -> Any:
-        """The C structure."""
-        if self.kv not in KV_KINDS:
-            raise UsageError(f"KV kind {self.kv!r}: expected one of {', '.join(KV_KINDS)}")
-        return new("colibri_limits", **self.numbers())
-
-    def numbers(self) -> dict[str, int]:
-        """The structure's fields by name, as numbers."""
-        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind")
-        values = {name: getattr(self, name) for name in names}
-        constants = library.constants()
-        values["kv_kind"] = getattr(constants, "KV_" + self.kv.upper())
-        values["flags"] = (constants.LIMIT_RESIDENT_COPY * self.resident_copy
-                           + constants.LIMIT_STREAM_EXPERTS * self.stream_experts)
-        for name, value in values.items():
-            if not 0 <= value <= UNLIMITED:
-                raise UsageError(f"limit {name} is {value}: expected 0 .. {UNLIMITED}")
-        return values
-
-
-@dataclass(frozen=True)
-class Region:
-    """One region of the pool."""
-
-    name: str
-    offset: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """colibri_plan_result by name."""
-
-    limits: Limits
-    pool_bytes: int
-    align: int
-    regions: tuple[Region, ...]
-    slots: int
-    slots_floor: int
-    resident_bytes: int
-    expert_bytes: int
-    kv_bytes_per_token: int
-    largest_unit_macs: int
-    ops: int
-
-
 class Model:
     """A blob, mapped and bound in place."""
 
     def __init__(self, path: Path, content: Any, file_bytes: int | None = None) -> None:
-        """content: the file's bytes at a multiple of 64, or only its header and tables (then give file_bytes)."""
+        """content: the file's bytes at a multiple of 64, or only its header and tables (then give
+        file_bytes)."""
         self.path = path
         self._content = library.ffi().from_buffer(content)
         addressable = len(self._content)
@@ -164,7 +87,9 @@ class Model:
                     raise InputError(f"{place}: the file is empty; expected a .colibri file")
                 mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
-            raise InputError(f"{place}: cannot be read ({error.strerror}); give the path of a .colibri file") from None
+            raise InputError(
+                f"{place}: cannot be read ({error.strerror}); give the path of a .colibri file"
+            ) from None
         return cls(place, mapping)
 
     @property
@@ -207,7 +132,9 @@ class Model:
             raise CoreError("colibri_plan", status, refusal(f"{self.path}: no plan", detail))
         names = library.names("colibri_region")
         count = library.constants().REGION_COUNT
-        regions = tuple(Region(names[i].lower(), made.region_offset[i], made.region_bytes[i]) for i in range(count))
+        regions = tuple(
+            Region(names[i].lower(), made.region_offset[i], made.region_bytes[i]) for i in range(count)
+        )
         plain = {f.name: getattr(made, f.name) for f in fields(Plan) if f.name not in ("limits", "regions")}
         return Plan(limits=limits, regions=regions, **plain)
 
@@ -218,49 +145,15 @@ def refusal(what: str, detail: Any) -> str:
     if named.section:
         return detail_sentence(what, named)
     field_name = named.field.lower()
-    return (f"{what}: {field_name} was refused, expected {named.expected}, found {named.found} "
-            f"({named.status.removeprefix('ERROR_')})")
-
-
-@dataclass
-class Stats:
-    """colibri_stats_result by name."""
-
-    pool_used: int
-    rows: int
-    units: int
-    macs: int
-    expert_hits: int
-    expert_misses: int
-    bytes_fetched: int
-
-
-@dataclass
-class Sampling:
-    """colibri_sampling without what changes per token."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
-    repeat_last: int = 64
-
-    def __post_init__(self) -> None:
-        # float32 from here on, so that no later conversion can round by the host's mode
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
-            setattr(self, name, float(np.float32(getattr(self, name))))
-
-    def c(self, sequence: int, position: int) -> Any:
-        """The C structure for one draw."""
-        return new("colibri_sampling", top_k=self.top_k, temperature=self.temperature, top_p=self.top_p,
-                   min_p=self.min_p, repetition_penalty=self.repetition_penalty, seed=self.seed,
-                   sequence=sequence, position=position)
+    return (
+        f"{what}: {field_name} was refused, expected {named.expected}, found {named.found} "
+        f"({named.status.removeprefix('ERROR_')})"
+    )
 
 
 class Session:
-    """A running model in a pool of its own (or the caller's). A context manager: leaving it stops the session."""
+    """A running model in a pool of its own (or the caller's). A context manager: leaving it stops the
+    session."""
 
     def __init__(self, model: Model, limits: Limits | None = None, *, pool: Any = None) -> None:
         self.model = model
@@ -271,7 +164,7 @@ class Session:
         self._view = library.ffi().from_buffer(self.pool)
         self._lib = library.load()
         self._threads: ThreadPoolExecutor | None = None
-        self._alive: list[Any] = []         # callbacks the core may call
+        self._alive: list[Any] = []  # callbacks the core may call
         self._start()
 
     def _start(self) -> None:
@@ -280,7 +173,9 @@ class Session:
         out, detail = ffi.new("colibri_session **"), ffi.new("colibri_detail *")
         limits, hooks = self.limits.c(), self._hooks()
         while True:
-            status = self._lib.colibri_start(self.model.c, limits, hooks, self._view, len(self._view), out, detail)
+            status = self._lib.colibri_start(
+                self.model.c, limits, hooks, self._view, len(self._view), out, detail
+            )
             if status < 0:
                 if self._threads:
                     self._threads.shutdown()
@@ -306,8 +201,9 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -330,19 +226,28 @@ class Session:
     def feed(self, tokens: Sequence[int], sequence: int = 0, want: str = "last") -> None:
         """Queue tokens of one sequence; want: logits of "all" rows, the "last" or "none"."""
         last = len(tokens) - 1
-        self.feed_rows([(sequence, token, want == "all" or (want == "last" and i == last))
-                        for i, token in enumerate(tokens)])
+        self.feed_rows(
+            [
+                (sequence, token, want == "all" or (want == "last" and i == last))
+                for i, token in enumerate(tokens)
+            ]
+        )
 
     def feed_rows(self, rows: Sequence[tuple[int, int, bool]]) -> None:
         """Queue rows of (sequence, token, wants logits)."""
         ffi = library.ffi()
-        made = ffi.new("colibri_row[]", [(sequence, NEXT_POSITION, token, int(wanted))
-                                         for sequence, token, wanted in rows])
+        made = ffi.new(
+            "colibri_row[]",
+            [(sequence, NEXT_POSITION, token, int(wanted)) for sequence, token, wanted in rows],
+        )
         self._call("colibri_feed", self.c, made, len(rows))
 
     def advance(self, budget: int = UNLIMITED) -> bool:
         """One bounded piece of work; True when the rows are done."""
-        return self._call("colibri_advance", self.c, budget) in (library.constants().DONE, library.constants().OK)
+        return self._call("colibri_advance", self.c, budget) in (
+            library.constants().DONE,
+            library.constants().OK,
+        )
 
     def finish(self, budget: int = UNLIMITED) -> None:
         """Advance until the rows are done."""
@@ -350,10 +255,13 @@ class Session:
             pass
 
     def logits(self, index: int = 0) -> np.ndarray:
-        """float32 [vocab] of the index-th row that wanted them: a read-only view, valid until the next feed."""
+        """float32 [vocab] of the index-th row that wanted them: a read-only view, valid until the next
+        feed."""
         at = self._lib.colibri_logits(self.c, index)
         if at == library.ffi().NULL:
-            raise UsageError(f"no logits for row {index} of the last feed: feed it with want='all' or as the last row")
+            raise UsageError(
+                f"no logits for row {index} of the last feed: feed it with want='all' or as the last row"
+            )
         view = np.frombuffer(library.ffi().buffer(at, self.vocab * 4), dtype="<f4")
         view.flags.writeable = False
         return view
@@ -370,14 +278,28 @@ class Session:
         count = self._lib.colibri_routing(self.c, layer, index, experts, weights, room)
         return [(experts[i], weights[i]) for i in range(count)]
 
-    def sample(self, sampling: Sampling, index: int = 0, *, recent: Sequence[int] = (), sequence: int = 0,
-               position: int = 0) -> int:
+    def sample(
+        self,
+        sampling: Sampling,
+        index: int = 0,
+        *,
+        recent: Sequence[int] = (),
+        sequence: int = 0,
+        position: int = 0,
+    ) -> int:
         """Draw one token from a row's logits."""
         ffi = library.ffi()
         token = ffi.new("uint32_t *")
-        newest = list(recent[-sampling.repeat_last:]) if sampling.repeat_last else []
-        self._call("colibri_sample", self.c, index, sampling.c(sequence, position), ffi.new("uint32_t[]", newest),
-                   len(newest), token)
+        newest = list(recent[-sampling.repeat_last :]) if sampling.repeat_last else []
+        self._call(
+            "colibri_sample",
+            self.c,
+            index,
+            sampling.c(sequence, position),
+            ffi.new("uint32_t[]", newest),
+            len(newest),
+            token,
+        )
         return int(token[0])
 
     def length(self, sequence: int = 0) -> int:
@@ -399,8 +321,9 @@ class Session:
         return Stats(**{f.name: getattr(made, f.name) for f in fields(Stats)})
 
 
-# The hooks are closures over plain values, not methods: a cycle through the session would leave pool views to the
-# garbage collector, in any order.
+# The hooks are closures over plain values, not methods: a cycle through the session would leave pool views
+# to the garbage collector, in any order.
+
 
 def parallel_hook(threads: ThreadPoolExecutor, workers: int) -> Any:
     """Every worker takes one range of the units."""
@@ -408,8 +331,11 @@ def parallel_hook(threads: ThreadPoolExecutor, workers: int) -> Any:
 
     def parallel(user: Any, session: Any, count: int) -> None:
         bounds = [count * i // workers for i in range(workers + 1)]
-        jobs = [threads.submit(work, session, i, bounds[i], bounds[i + 1] - bounds[i])
-                for i in range(workers) if bounds[i + 1] > bounds[i]]
+        jobs = [
+            threads.submit(work, session, i, bounds[i], bounds[i + 1] - bounds[i])
+            for i in range(workers)
+            if bounds[i + 1] > bounds[i]
+        ]
         for job in jobs:
             job.result()
 
@@ -429,8 +355,10 @@ def fetch_hooks(content: Any, size: int) -> tuple[Any, Any]:
     def fetched(user: Any, ticket: int) -> int:
         return int(c.DONE)
 
-    return (ffi.callback("colibri_fetch_hook", fetch, error=c.ERROR_FETCH),
-            ffi.callback("colibri_fetched_hook", fetched, error=c.ERROR_FETCH))
+    return (
+        ffi.callback("colibri_fetch_hook", fetch, error=c.ERROR_FETCH),
+        ffi.callback("colibri_fetched_hook", fetched, error=c.ERROR_FETCH),
+    )
 
 
 def new_pool(size: int) -> mmap.mmap:

@@ -1,4 +1,5 @@
 """Everything about a run that must not change its answer, as variations of a job."""
+
 from __future__ import annotations
 
 import random
@@ -11,7 +12,11 @@ from .jobs import Job
 FACTORS: dict[str, list[dict[str, Any]]] = {
     "budget": [{"budget": 1}, {"budget": 7}],
     "split": [{"split": 1}, {"split": 3}, {"split": 16}],
-    "fill": [{"fill": 0x00000000}, {"fill": 0xFFFFFFFF}, {"fill": 0x7FC0A5C3}],    # zeros, ones, NaN and odd bytes
+    "fill": [
+        {"fill": 0x00000000},
+        {"fill": 0xFFFFFFFF},
+        {"fill": 0x7FC0A5C3},
+    ],  # zeros, ones, NaN and odd bytes
     "second": [{"two_sequences": True}, {"two_sessions": True}],
     "float": [{"hostile_float": True}],
     "reset": [{"reset": True}],
@@ -21,8 +26,9 @@ COMBINATIONS = 8
 
 def label(change: dict[str, Any]) -> str:
     """A variation's name: its settings."""
-    return " ".join(f"{name}={value:#x}" if name == "fill" else f"{name}={int(value)}"
-                    for name, value in change.items())
+    return " ".join(
+        f"{name}={value:#x}" if name == "fill" else f"{name}={int(value)}" for name, value in change.items()
+    )
 
 
 def single(job: Job) -> list[tuple[str, Job]]:

@@ -1,8 +1,9 @@
 """Prompt in, tokens out, in this process: the loop that `run`, `chat` and the row `linux` share.
 
-Feeds the prompt in batches, draws tokens, hashes the logits of every row fed (NUMERICS, digest). Budget, split,
-a second sequence or a second session change how it is run and must never change an answer.
+Feeds the prompt in batches, draws tokens, hashes the logits of every row fed (NUMERICS, digest). Budget,
+split, a second sequence or a second session change how it is run and must never change an answer.
 """
+
 from __future__ import annotations
 
 import time
@@ -45,7 +46,7 @@ class Request:
     """What to generate, and how it is run."""
 
     prompt: list[int]
-    count: int = 0                          # tokens to draw; 0: prompt only
+    count: int = 0  # tokens to draw; 0: prompt only
     sampling: Sampling = field(default_factory=Sampling)
     ends: Sequence[int] = ()
     stops: Sequence[str] = ()
@@ -53,8 +54,8 @@ class Request:
     routing: bool = False
     sequence: int = 0
     budget: int = UNLIMITED
-    split: int = 0                          # rows per feed at most, 0: as many as the plan allows
-    cached: int = 0                         # tokens of the prompt that are in the cache already
+    split: int = 0  # rows per feed at most, 0: as many as the plan allows
+    cached: int = 0  # tokens of the prompt that are in the cache already
 
 
 @dataclass
@@ -64,9 +65,9 @@ class Answer:
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     text: str = ""
-    finish: str = "length"                  # "stop", "length" or "context"
+    finish: str = "length"  # "stop", "length" or "context"
     digest: str = ""
-    rows: int = 0                           # hashed
+    rows: int = 0  # hashed
     seconds_prefill: float = 0.0
     seconds_decode: float = 0.0
     routes: list[dict[str, Any]] = field(default_factory=list)
@@ -86,8 +87,10 @@ class Lane:
         has_text = session.limits.text_bytes > 0 and session.model.info().tokenizer_bytes > 0
         self.decoder = Decoder(session) if has_text else None
         if len(self.tokens) > session.limits.context:
-            raise UsageError(f"the prompt has {len(self.tokens)} tokens, the context holds {session.limits.context}; "
-                             "plan more with --context")
+            raise UsageError(
+                f"the prompt has {len(self.tokens)} tokens, the context holds {session.limits.context}; "
+                "plan more with --context"
+            )
         if not self.tokens:
             raise UsageError("the prompt is empty: nothing to feed")
 
@@ -97,8 +100,10 @@ class Lane:
         logits = self.session.limits.logit_rows
         if self.request.digest:
             end = min(end, self.fed + logits)
-        return [(self.request.sequence, self.tokens[i], self.request.digest or i + 1 == len(self.tokens))
-                for i in range(self.fed, end)]
+        return [
+            (self.request.sequence, self.tokens[i], self.request.digest or i + 1 == len(self.tokens))
+            for i in range(self.fed, end)
+        ]
 
     def harvest(self, rows: Sequence[tuple[int, int, bool]], first_logits: int, first_row: int = 0) -> None:
         """The rows are in the cache: hash, log routes, draw the next token where the lane has caught up."""
@@ -120,8 +125,14 @@ class Lane:
         for layer in range(self.session.model.info().layers):
             chosen = self.session.routing(layer, row)
             if chosen:
-                self.answer.routes.append({"position": self.fed, "layer": layer,
-                                           "experts": [e for e, _ in chosen], "weights": [w for _, w in chosen]})
+                self.answer.routes.append(
+                    {
+                        "position": self.fed,
+                        "layer": layer,
+                        "experts": [e for e, _ in chosen],
+                        "weights": [w for _, w in chosen],
+                    }
+                )
 
     def _caught_up(self, logits: int) -> None:
         if self.request.count == 0:
@@ -132,8 +143,13 @@ class Lane:
             self._draw(logits)
 
     def _draw(self, logits: int) -> None:
-        token = self.session.sample(self.request.sampling, logits, recent=self.tokens,
-                                    sequence=self.request.sequence, position=len(self.tokens))
+        token = self.session.sample(
+            self.request.sampling,
+            logits,
+            recent=self.tokens,
+            sequence=self.request.sequence,
+            position=len(self.tokens),
+        )
         self.tokens.append(token)
         self.answer.tokens.append(token)
         if token in self.request.ends:

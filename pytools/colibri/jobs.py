@@ -3,11 +3,12 @@
 The job's structure is declared once, in targets/runner/runner.h, and read from there. Owns packing a job and
 parsing a report; knows no target.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from .engine import UNLIMITED, CoreError, Limits, Plan, Sampling, exit_code_of
 from .errors import ColibriError, Detail, InternalError, MissingTool, detail_sentence
 
 
-@lru_cache(maxsize=None)
+@cache
 def header() -> Any:
     """cffi with the declarations of runner.h."""
     root = library.repository()
@@ -33,13 +34,13 @@ def header() -> Any:
     raise MissingTool(f"{places[0]}: not found; install the package again or run `python -m SCons package`")
 
 
-@lru_cache(maxsize=None)
+@cache
 def constants() -> SimpleNamespace:
     """The header's numbers without their RUNNER_."""
     values: dict[str, int] = {}
     for enum in ("runner_flags", "runner_store"):
         values.update(header().typeof(f"enum {enum}").relements)
-    lib = header().dlopen(None)                         # only to read the #define numbers
+    lib = header().dlopen(None)  # only to read the #define numbers
     for name in ("MAGIC", "VERSION", "NAME_BYTES", "RED_ZONE", "WORK_BYTES"):
         values[f"RUNNER_{name}"] = getattr(lib, f"RUNNER_{name}")
     return SimpleNamespace(**{name.removeprefix("RUNNER_"): value for name, value in values.items()})
@@ -52,12 +53,12 @@ class Job:
     name: str
     limits: Limits
     prompt: Sequence[int] = ()
-    text: str = ""                          # encoded by the core where prompt is empty
+    text: str = ""  # encoded by the core where prompt is empty
     generate: int = 0
     sampling: Sampling = field(default_factory=Sampling)
     ends: Sequence[int] = ()
-    companion: Sequence[int] = (1,)         # the second lane's prompt
-    special: bool = False                   # text flags of encode
+    companion: Sequence[int] = (1,)  # the second lane's prompt
+    special: bool = False  # text flags of encode
     bos: bool = False
     digest: bool = True
     routing: bool = False
@@ -65,7 +66,7 @@ class Job:
 
     budget: int = UNLIMITED
     split: int = 0
-    fill: int | None = None                 # the word each pool is filled with
+    fill: int | None = None  # the word each pool is filled with
     two_sequences: bool = False
     two_sessions: bool = False
     hostile_float: bool = False
@@ -84,10 +85,18 @@ class Job:
     def flags(self) -> int:
         """runner_flags."""
         c = constants()
-        return (c.DIGEST * self.digest | c.FILL * (self.fill is not None) | c.TWO_SEQUENCES * self.two_sequences
-                | c.TWO_SESSIONS * self.two_sessions | c.HOSTILE_FLOAT * self.hostile_float
-                | c.PLAN_CHECK * self.plan_check | c.ROUTING * self.routing | c.ENCODE_ONLY * self.encode_only
-                | c.RESET * self.reset | c.BOARD_FAULT * self.board_fault)
+        return (
+            c.DIGEST * self.digest
+            | c.FILL * (self.fill is not None)
+            | c.TWO_SEQUENCES * self.two_sequences
+            | c.TWO_SESSIONS * self.two_sessions
+            | c.HOSTILE_FLOAT * self.hostile_float
+            | c.PLAN_CHECK * self.plan_check
+            | c.ROUTING * self.routing
+            | c.ENCODE_ONLY * self.encode_only
+            | c.RESET * self.reset
+            | c.BOARD_FAULT * self.board_fault
+        )
 
     def region_bytes(self, plan: Plan) -> int:
         """Memory the runner needs besides job and blob."""
@@ -103,17 +112,42 @@ class Job:
         companion = list(self.companion) if self.two_sequences or self.two_sessions else []
         text = b"" if self.prompt else self.text.encode("utf-8", "surrogateescape")
         numbers = {k: v for k, v in self.planned().numbers().items() if k != "flags"}
-        job = ffi.new("runner_job *", {
-            "magic": c.MAGIC, "version": c.VERSION, "flags": self.flags(), "blob_bytes": blob_bytes,
-            "region_bytes": self.region_bytes(plan), "name": self.name.encode("ascii", "replace")[:c.NAME_BYTES - 1],
-            "limit_flags": self.limits.numbers()["flags"], **numbers, "budget": self.budget, "split": self.split,
-            "fill_word": self.fill or 0, "store": getattr(c, f"STORE_{self.store}"), "store_delay": self.store_delay,
-            "text_flags": library.constants().TEXT_SPECIAL * self.special + library.constants().TEXT_BOS * self.bos,
-            "generate": self.generate, "prompt_tokens": len(self.prompt), "companion_tokens": len(companion),
-            "stop_tokens": len(self.ends), "prompt_bytes": len(text), "top_k": s.top_k, "temperature": s.temperature,
-            "top_p": s.top_p, "min_p": s.min_p, "repetition_penalty": s.repetition_penalty,
-            "repeat_last": s.repeat_last, "seed": s.seed})
-        arrays = b"".join(int(word).to_bytes(4, "little") for word in [*self.prompt, *companion, *self.ends]) + text
+        job = ffi.new(
+            "runner_job *",
+            {
+                "magic": c.MAGIC,
+                "version": c.VERSION,
+                "flags": self.flags(),
+                "blob_bytes": blob_bytes,
+                "region_bytes": self.region_bytes(plan),
+                "name": self.name.encode("ascii", "replace")[: c.NAME_BYTES - 1],
+                "limit_flags": self.limits.numbers()["flags"],
+                **numbers,
+                "budget": self.budget,
+                "split": self.split,
+                "fill_word": self.fill or 0,
+                "store": getattr(c, f"STORE_{self.store}"),
+                "store_delay": self.store_delay,
+                "text_flags": library.constants().TEXT_SPECIAL * self.special
+                + library.constants().TEXT_BOS * self.bos,
+                "generate": self.generate,
+                "prompt_tokens": len(self.prompt),
+                "companion_tokens": len(companion),
+                "stop_tokens": len(self.ends),
+                "prompt_bytes": len(text),
+                "top_k": s.top_k,
+                "temperature": s.temperature,
+                "top_p": s.top_p,
+                "min_p": s.min_p,
+                "repetition_penalty": s.repetition_penalty,
+                "repeat_last": s.repeat_last,
+                "seed": s.seed,
+            },
+        )
+        arrays = (
+            b"".join(int(word).to_bytes(4, "little") for word in [*self.prompt, *companion, *self.ends])
+            + text
+        )
         job.job_bytes = ffi.sizeof("runner_job") + len(arrays)
         return bytes(ffi.buffer(job)) + arrays
 
@@ -134,11 +168,11 @@ class JobResult:
     planned_bytes: int = 0
     used_bytes: int = 0
     stats: dict[str, int] = field(default_factory=dict)
-    seconds_prefill: float | None = None    # None: the target has no clock
+    seconds_prefill: float | None = None  # None: the target has no clock
     seconds_decode: float | None = None
-    seconds: float = 0.0                    # the whole run as this process saw it
+    seconds: float = 0.0  # the whole run as this process saw it
     stack_bytes: int = 0
-    checks: dict[str, str] = field(default_factory=dict)        # name -> "ok" or "expected X, found Y"
+    checks: dict[str, str] = field(default_factory=dict)  # name -> "ok" or "expected X, found Y"
     routes: list[dict[str, Any]] = field(default_factory=list)
     error: ColibriError | None = None
     code: int | None = None
@@ -150,13 +184,22 @@ class JobResult:
 
     def bad_checks(self) -> list[str]:
         """Every check that failed, as a sentence."""
-        return [f"{self.target}: check {name}: {found}" for name, found in self.checks.items() if found != "ok"]
+        return [
+            f"{self.target}: check {name}: {found}" for name, found in self.checks.items() if found != "ok"
+        ]
 
     def row(self, threads: int = 1) -> dict[str, Any]:
         """The row of verify's document."""
-        return {"target": self.target, "variant": self.variant, "runner": self.runner, "threads": threads,
-                "digest": self.digest, "tokens": self.tokens.get(0, []), "planned_bytes": self.planned_bytes,
-                "used_bytes": self.used_bytes}
+        return {
+            "target": self.target,
+            "variant": self.variant,
+            "runner": self.runner,
+            "threads": threads,
+            "digest": self.digest,
+            "tokens": self.tokens.get(0, []),
+            "planned_bytes": self.planned_bytes,
+            "used_bytes": self.used_bytes,
+        }
 
 
 class JobRefused(ColibriError):
@@ -183,9 +226,13 @@ def parse_report(target: str, report: str) -> JobResult:
     result.text = text.decode("utf-8", "replace")
     if result.code is None:
         tail = " | ".join(report.strip().splitlines()[-3:]) or "nothing"
-        result.error = InternalError(f"target {target}: the run ended without a result; its last words: {tail}")
+        result.error = InternalError(
+            f"target {target}: the run ended without a result; its last words: {tail}"
+        )
     elif result.code not in (0, 1) and result.error is None:
-        result.error = InternalError(f"target {target}: the runner ended with code {result.code} and no reason")
+        result.error = InternalError(
+            f"target {target}: the runner ended with code {result.code} and no reason"
+        )
     return result
 
 
@@ -230,15 +277,21 @@ def parse_route(words: list[str]) -> dict[str, Any]:
     import struct
 
     pairs = [word.split(":") for word in words[3:]]
-    return {"lane": int(words[0]), "position": int(words[1]), "layer": int(words[2]),
-            "experts": [int(expert) for expert, _ in pairs],
-            "weights": [struct.unpack(">f", bytes.fromhex(bits))[0] for _, bits in pairs]}
+    return {
+        "lane": int(words[0]),
+        "position": int(words[1]),
+        "layer": int(words[2]),
+        "experts": [int(expert) for expert, _ in pairs],
+        "weights": [struct.unpack(">f", bytes.fromhex(bits))[0] for _, bits in pairs],
+    }
 
 
 def parse_error(target: str, words: list[str]) -> ColibriError:
     """CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND"""
     status, section, field_number, index, offset, expected, found = map(int, words[1:])
-    c_detail = library.ffi().new("colibri_detail *", [status, section, field_number, index, offset, expected, found])
+    c_detail = library.ffi().new(
+        "colibri_detail *", [status, section, field_number, index, offset, expected, found]
+    )
     return JobRefused(target, words[0], status, library.detail_of(c_detail))
 
 

@@ -1,8 +1,9 @@
 """A job in this process: what targets/runner does in C elsewhere, through cffi.
 
-Plays the same tricks (filled pools, a second sequence or session, a hostile float environment, refusals of a pool
-that is one byte short) and gives the same kind of result.
+Plays the same tricks (filled pools, a second sequence or session, a hostile float environment, refusals of a
+pool that is one byte short) and gives the same kind of result.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -16,7 +17,7 @@ from .generation import Lane, Request
 from .jobs import Job, JobResult
 from .text import encode
 
-RED = 4096                                  # guarded bytes on both sides of each pool
+RED = 4096  # guarded bytes on both sides of each pool
 RED_BYTE = 0xC7
 
 
@@ -26,15 +27,15 @@ class Pool:
     def __init__(self, size: int, fill: int | None) -> None:
         self.size = size
         self.memory = new_pool(RED + size + RED)
-        self.view = memoryview(self.memory)[RED:RED + size]
-        self.memory[:RED] = self.memory[RED + size:] = bytes([RED_BYTE]) * RED
+        self.view = memoryview(self.memory)[RED : RED + size]
+        self.memory[:RED] = self.memory[RED + size :] = bytes([RED_BYTE]) * RED
         if fill is not None:
             word = fill.to_bytes(4, "little")
             self.view[:] = (word * (size // 4 + 1))[:size]
 
     def damage(self) -> int:
         """Bytes of the red zones that were written."""
-        zones = self.memory[:RED] + self.memory[RED + self.size:]
+        zones = self.memory[:RED] + self.memory[RED + self.size :]
         return len(zones) - zones.count(RED_BYTE)
 
 
@@ -60,8 +61,9 @@ def run_checked(job: Job, model: Model, result: JobResult) -> None:
         plan_check(job, model, result)
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(Session(model, job.planned(), pool=pool.view)) for pool in pools]
-        result.prompt = list(job.prompt) or encode(sessions[0], job.text, special=job.special, bos=job.bos,
-                                                   budget=job.budget)
+        result.prompt = list(job.prompt) or encode(
+            sessions[0], job.text, special=job.special, bos=job.bos, budget=job.budget
+        )
         if not job.encode_only:
             if job.reset:
                 first = run_lanes(job, sessions, result.prompt)
@@ -82,7 +84,9 @@ def run_checked(job: Job, model: Model, result: JobResult) -> None:
 
 def run_lanes(job: Job, sessions: list[Session], prompt: list[int]) -> list[Lane]:
     """Feed and advance the sessions in turn until all lanes have ended."""
-    request = Request(prompt, job.generate, job.sampling, job.ends, (), job.digest, job.routing, 0, job.budget)
+    request = Request(
+        prompt, job.generate, job.sampling, job.ends, (), job.digest, job.routing, 0, job.budget
+    )
     lanes = [Lane(sessions[0], request)]
     if job.two_sessions or job.two_sequences:
         other = replace(request, prompt=list(job.companion), sequence=int(job.two_sequences), routing=False)
@@ -148,19 +152,24 @@ def collect(job: Job, lanes: list[Lane], stats: Stats, result: JobResult) -> Non
     result.text, result.routes = first.text, [{"lane": 0, **route} for route in first.routes]
     result.seconds_prefill, result.seconds_decode = first.seconds_prefill, first.seconds_decode
     result.used_bytes = stats.pool_used
-    result.stats = {name: getattr(stats, name) for name in
-                    ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched")}
+    result.stats = {
+        name: getattr(stats, name)
+        for name in ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched")
+    }
 
 
 def plan_check(job: Job, model: Model, result: JobResult) -> None:
     """One byte less than planned, and an odd address, are refused before anything is written."""
     size = result.planned_bytes
-    for name, start, taken, status in (("pool_small", 0, size - 1, "POOL_SMALL"), ("pool_align", 32, size, "ALIGN")):
+    for name, start, taken, status in (
+        ("pool_small", 0, size - 1, "POOL_SMALL"),
+        ("pool_align", 32, size, "ALIGN"),
+    ):
         pool = Pool(size + 64, 0x5AA55AA5)
         before = bytes(pool.view)
         found = "started"
         try:
-            Session(model, job.planned(), pool=pool.view[start:start + taken]).close()
+            Session(model, job.planned(), pool=pool.view[start : start + taken]).close()
         except CoreError as error:
             found = error.status
         result.checks[name] = "ok" if found == status else f"expected {status}, found {found}"

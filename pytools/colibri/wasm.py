@@ -2,6 +2,7 @@
 
 The module imports nothing but its memory; job, blob and the job's region are laid out behind `__heap_base`.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -15,7 +16,7 @@ from .engine import Model
 from .errors import DoesNotFit, InternalError
 
 PAGE = 65536
-MOST_PAGES = 65536                          # of a 32-bit memory
+MOST_PAGES = 65536  # of a 32-bit memory
 
 
 @lru_cache(maxsize=4)
@@ -24,7 +25,7 @@ def compiled(path: Path, stamp: int) -> tuple[Any, Any]:
     import wasmtime
 
     config = wasmtime.Config()
-    config.epoch_interruption = True        # so that a run can be ended from outside
+    config.epoch_interruption = True  # so that a run can be ended from outside
     engine = wasmtime.Engine(config)
     return engine, wasmtime.Module.from_file(engine, str(path))
 
@@ -56,8 +57,10 @@ def run_job(path: Path, job: bytes, model: Model, limit: float) -> str:
     region_bytes = int.from_bytes(job[24:32], "little")
     pages = -(-(region_at + region_bytes) // PAGE)
     if pages > MOST_PAGES:
-        raise DoesNotFit(f"{model.path}: blob and pool need {pages * PAGE} bytes, a 32-bit WebAssembly memory has "
-                         f"{MOST_PAGES * PAGE}; plan a shorter context or use another target")
+        raise DoesNotFit(
+            f"{model.path}: blob and pool need {pages * PAGE} bytes, a 32-bit WebAssembly memory has "
+            f"{MOST_PAGES * PAGE}; plan a shorter context or use another target"
+        )
     store, memory, exports = instance(engine, module, pages)
     base = ctypes.addressof(memory.data_ptr(store).contents)
     ctypes.memmove(base + job_at, job, len(job))
@@ -68,7 +71,9 @@ def run_job(path: Path, job: bytes, model: Model, limit: float) -> str:
     try:
         return drive(store, base, exports, (job_at, len(job), blob_at, region_at))
     except wasmtime.Trap as error:
-        raise InternalError(f"target wasm: the module trapped, or ran longer than {limit:g} s: {error}") from None
+        raise InternalError(
+            f"target wasm: the module trapped, or ran longer than {limit:g} s: {error}"
+        ) from None
     finally:
         alarm.cancel()
 

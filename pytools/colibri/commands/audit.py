@@ -1,4 +1,5 @@
 """`colibri audit`: rules and figures of the core's archives."""
+
 from __future__ import annotations
 
 import argparse
@@ -15,9 +16,16 @@ EXAMPLES = ("colibri audit", "colibri audit --json build/gcc/linux_x86_64/libcol
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.add_argument("archives", nargs="*", type=Path, metavar="ARCHIVE",
-                        help="archives to read (default: those this package ships)")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="exit 1 where a figure differs from FILE's")
+    parser.add_argument(
+        "archives",
+        nargs="*",
+        type=Path,
+        metavar="ARCHIVE",
+        help="archives to read (default: those this package ships)",
+    )
+    parser.add_argument(
+        "--compare", type=Path, metavar="FILE", help="exit 1 where a figure differs from FILE's"
+    )
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the figures to FILE as accepted")
 
 
@@ -40,7 +48,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
     document: dict[str, Any] = {"archives": [archive.figures(lines) for archive in archives]}
     problems = [problem for archive in archives for problem in archive.problems()]
     if options.write:
-        options.write.write_text(json.dumps({"schema": SCHEMA, **document}, indent=2) + "\n", encoding="utf-8")
+        options.write.write_text(
+            json.dumps({"schema": SCHEMA, **document}, indent=2) + "\n", encoding="utf-8"
+        )
         output.note(f"{options.write} written")
     if options.compare:
         problems += audit.compare(document, options.compare)
@@ -54,9 +64,20 @@ def run(options: argparse.Namespace, output: Output) -> int:
 def show(rows: list[dict[str, Any]], output: Output) -> None:
     """The figures as tables."""
     heads = ["target", "text", "rodata", "data", "bss", "undefined", "foreign", "fused", "worst stack"]
-    cells = [[row["target"], str(row["text_bytes"]), str(row["rodata_bytes"]), str(row["data_bytes"]),
-              str(row["bss_bytes"]), str(len(row["undefined"])), str(len(row["foreign_symbols"])),
-              str(row["fused_ops"]), worst(row["stack_bytes"])] for row in rows]
+    cells = [
+        [
+            row["target"],
+            str(row["text_bytes"]),
+            str(row["rodata_bytes"]),
+            str(row["data_bytes"]),
+            str(row["bss_bytes"]),
+            str(len(row["undefined"])),
+            str(len(row["foreign_symbols"])),
+            str(row["fused_ops"]),
+            worst(row["stack_bytes"]),
+        ]
+        for row in rows
+    ]
     output.result(table([heads, *cells], right=set(range(1, 8))))
     lines = rows[0]["lines"]
     if lines:

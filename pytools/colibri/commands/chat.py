@@ -1,4 +1,5 @@
 """`colibri chat`: talk with a model, line by line."""
+
 from __future__ import annotations
 
 import argparse
@@ -19,7 +20,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     blob_argument(parser)
     parser.add_argument("--system", metavar="TEXT", help="a system message")
-    parser.add_argument("-n", "--count", type=natural, default=512, metavar="N", help="most tokens of one answer")
+    parser.add_argument(
+        "-n", "--count", type=natural, default=512, metavar="N", help="most tokens of one answer"
+    )
     sampling_options(parser)
     limit_options(parser)
 
@@ -30,8 +33,11 @@ def run(options: argparse.Namespace, output: Output) -> int:
     info, blob = model.info(), describe(model)
     if not info.tokenizer_bytes or not blob.chat_template():
         raise InputError(f"{options.blob}: the file has no tokenizer or no chat template; use `colibri run`")
-    defaults = {"repetition_penalty" if name == "repetition" else name: value
-                for name, value in blob.generation().items() if name not in ("end", "bos")}
+    defaults = {
+        "repetition_penalty" if name == "repetition" else name: value
+        for name, value in blob.generation().items()
+        if name not in ("end", "bos")
+    }
     sampling = sampling_of(options, defaults)
     ends = [*blob.generation().get("end", []), *options.end]
     context = limits_of(options, info).context
@@ -47,7 +53,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
             session.rewind(keep)
             request = Request(ids, options.count, sampling, ends, options.stop, digest=False, cached=keep)
             answer = generate(session, request, output.piece)
-            cached = [*ids, *answer.tokens][:session.length()]
+            cached = [*ids, *answer.tokens][: session.length()]
             messages.append({"role": "assistant", "content": answer.text})
             answers.append({"user": line, "text": answer.text, "finish": answer.finish})
             output.piece("\n")

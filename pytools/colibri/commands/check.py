@@ -1,4 +1,5 @@
 """`colibri check`: every byte against the checksums; with --verbose the health of every tensor."""
+
 from __future__ import annotations
 
 import argparse
@@ -19,8 +20,13 @@ EXAMPLES = ("colibri check model.colibri", "colibri check --verbose --json model
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options; --verbose adds the tensors."""
     blob_argument(parser)
-    parser.add_argument("--level", type=int, choices=(1, 2), default=2,
-                        help="1: header and tables; 2: every byte, scales and padding")
+    parser.add_argument(
+        "--level",
+        type=int,
+        choices=(1, 2),
+        default=2,
+        help="1: header and tables; 2: every byte, scales and padding",
+    )
 
 
 def problem(detail: Detail) -> dict[str, Any]:
@@ -62,9 +68,18 @@ def health(model: Model, output: Output) -> Iterator[dict[str, Any]]:
     blob = describe(model)
     with output.progress("tensors") as report:
         for number, tensor in enumerate(blob.tensors):
-            row: dict[str, Any] = {"name": tensor.label, "kind": tensor.kind, "rows": tensor.rows,
-                                   "columns": tensor.columns, "count": tensor.count, "min": np.inf, "max": -np.inf,
-                                   "zeros": 0, "constants": 0, "not_finite": 0}
+            row: dict[str, Any] = {
+                "name": tensor.label,
+                "kind": tensor.kind,
+                "rows": tensor.rows,
+                "columns": tensor.columns,
+                "count": tensor.count,
+                "min": np.inf,
+                "max": -np.inf,
+                "zeros": 0,
+                "constants": 0,
+                "not_finite": 0,
+            }
             for expert in range(tensor.count):
                 values = blob.floats(tensor, expert).reshape(-1, tensor.columns)
                 finite = values[np.isfinite(values)]
@@ -89,6 +104,15 @@ def show(rows: list[dict[str, Any]], output: Output) -> None:
         shape = f"{row['rows']} x {row['columns']}" + (f" x{row['count']}" if row["count"] > 1 else "")
         total = row["rows"] * row["columns"] * row["count"]
         ends = ["-" if row[end] is None else f"{row[end]:.4g}" for end in ("min", "max")]
-        cells.append([row["name"], row["kind"], shape, *ends, f"{100 * row['zeros'] / total:.1f} %",
-                      str(row["constants"]), str(row["not_finite"])])
+        cells.append(
+            [
+                row["name"],
+                row["kind"],
+                shape,
+                *ends,
+                f"{100 * row['zeros'] / total:.1f} %",
+                str(row["constants"]),
+                str(row["not_finite"]),
+            ]
+        )
     output.result(table([heads, *cells], right={3, 4, 5, 6, 7}))

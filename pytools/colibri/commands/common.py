@@ -1,4 +1,5 @@
 """Options and small steps that several commands share."""
+
 from __future__ import annotations
 
 import argparse
@@ -41,22 +42,43 @@ def blob_argument(parser: argparse.ArgumentParser) -> None:
 
 def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
     """Options that enter the plan."""
-    parser.add_argument("--context", type=positive, metavar="N",
-                        help=f"positions per sequence (default: the model's, at most {DEFAULT_CONTEXT})")
+    parser.add_argument(
+        "--context",
+        type=positive,
+        metavar="N",
+        help=f"positions per sequence (default: the model's, at most {DEFAULT_CONTEXT})",
+    )
     parser.add_argument("--kv", choices=KV_KINDS, default="f16", help="kind of the cached keys and values")
     parser.add_argument("--batch", type=positive, default=16, metavar="N", help="rows of one feed")
-    parser.add_argument("--text-bytes", type=natural, metavar="N",
-                        help=f"longest text to encode (default {DEFAULT_TEXT_BYTES} if the model has a tokenizer)")
+    parser.add_argument(
+        "--text-bytes",
+        type=natural,
+        metavar="N",
+        help=f"longest text to encode (default {DEFAULT_TEXT_BYTES} if the model has a tokenizer)",
+    )
     if full:
-        parser.add_argument("--logit-rows", type=positive, default=1, metavar="N",
-                            help="rows of one feed that may want logits; `run` takes a whole batch for its digest")
-        parser.add_argument("--sequences", type=positive, default=1, metavar="N", help="sequences in one session")
+        parser.add_argument(
+            "--logit-rows",
+            type=positive,
+            default=1,
+            metavar="N",
+            help="rows of one feed that may want logits; `run` takes a whole batch for its digest",
+        )
+        parser.add_argument(
+            "--sequences", type=positive, default=1, metavar="N", help="sequences in one session"
+        )
         parser.add_argument("--workers", type=positive, default=1, metavar="N", help="threads that run units")
-        parser.add_argument("--slots", type=natural, default=0, metavar="N",
-                            help="expert slots; 0: experts are used in place")
-        parser.add_argument("--rewind", type=natural, default=0, metavar="N", help="positions a rewind may take back")
-        parser.add_argument("--resident-copy", action="store_true",
-                            help="the file is not addressable: resident weights are copied into the pool")
+        parser.add_argument(
+            "--slots", type=natural, default=0, metavar="N", help="expert slots; 0: experts are used in place"
+        )
+        parser.add_argument(
+            "--rewind", type=natural, default=0, metavar="N", help="positions a rewind may take back"
+        )
+        parser.add_argument(
+            "--resident-copy",
+            action="store_true",
+            help="the file is not addressable: resident weights are copied into the pool",
+        )
 
 
 def limits_of(options: argparse.Namespace, info: Info, least_text: int = 0, **fixed: Any) -> Limits:
@@ -66,8 +88,14 @@ def limits_of(options: argparse.Namespace, info: Info, least_text: int = 0, **fi
     if text is None:
         text = max(DEFAULT_TEXT_BYTES, least_text) if info.tokenizer_bytes else 0
     slots = getattr(options, "slots", 0)
-    values: dict[str, Any] = {"context": context, "batch": options.batch, "kv": options.kv, "text_bytes": text,
-                              "slots": slots, "stream_experts": slots > 0}
+    values: dict[str, Any] = {
+        "context": context,
+        "batch": options.batch,
+        "kv": options.kv,
+        "text_bytes": text,
+        "slots": slots,
+        "stream_experts": slots > 0,
+    }
     for name in ("logit_rows", "sequences", "workers", "rewind", "resident_copy"):
         if hasattr(options, name):
             values[name] = getattr(options, name)
@@ -77,30 +105,60 @@ def limits_of(options: argparse.Namespace, info: Info, least_text: int = 0, **fi
 def sampling_options(parser: argparse.ArgumentParser) -> None:
     """Options of the sampler."""
     parser.add_argument("--temperature", type=float, default=None, metavar="T", help="0: the likeliest token")
-    parser.add_argument("--top-k", type=natural, default=None, metavar="N", help="only the N likeliest; 0: all")
-    parser.add_argument("--top-p", type=float, default=None, metavar="P", help="only the likeliest P of the mass")
-    parser.add_argument("--min-p", type=float, default=None, metavar="P", help="only what has P of the best one's")
+    parser.add_argument(
+        "--top-k", type=natural, default=None, metavar="N", help="only the N likeliest; 0: all"
+    )
+    parser.add_argument(
+        "--top-p", type=float, default=None, metavar="P", help="only the likeliest P of the mass"
+    )
+    parser.add_argument(
+        "--min-p", type=float, default=None, metavar="P", help="only what has P of the best one's"
+    )
     parser.add_argument("--repetition-penalty", type=float, default=None, metavar="R", help="1: off")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws")
-    parser.add_argument("--end", type=natural, action="append", default=[], metavar="ID",
-                        help="token id that ends the text, besides the model's own; may be repeated")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT",
-                        help="text that ends the answer and is not part of it; may be repeated")
+    parser.add_argument(
+        "--end",
+        type=natural,
+        action="append",
+        default=[],
+        metavar="ID",
+        help="token id that ends the text, besides the model's own; may be repeated",
+    )
+    parser.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="text that ends the answer and is not part of it; may be repeated",
+    )
 
 
 def sampling_of(options: argparse.Namespace, defaults: dict[str, float] | None = None) -> Sampling:
     """A sampler's numbers: the option, else the given default, else neutral."""
-    neutral: dict[str, float] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    neutral: dict[str, float] = {
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+    }
     known = {**neutral, **(defaults or {})}
-    chosen = {name: value if getattr(options, name) is None else getattr(options, name)
-              for name, value in known.items() if name in neutral}
-    for name, low, high in (("temperature", 0.0, 1e4), ("top_p", 1e-6, 1.0), ("min_p", 0.0, 1.0),
-                            ("repetition_penalty", 1e-3, 1e3)):
+    chosen = {
+        name: value if getattr(options, name) is None else getattr(options, name)
+        for name, value in known.items()
+        if name in neutral
+    }
+    for name, low, high in (
+        ("temperature", 0.0, 1e4),
+        ("top_p", 1e-6, 1.0),
+        ("min_p", 0.0, 1.0),
+        ("repetition_penalty", 1e-3, 1e3),
+    ):
         if not low <= chosen[name] <= high:
             raise UsageError(f"--{name.replace('_', '-')} is {chosen[name]}: expected {low:g} .. {high:g}")
     if not 0 <= options.seed < 1 << 64:
         raise UsageError(f"--seed is {options.seed}: expected 0 .. {(1 << 64) - 1}")
-    return Sampling(**{**chosen, "top_k": int(chosen["top_k"])}, seed=options.seed)    # type: ignore[arg-type]
+    return Sampling(**{**chosen, "top_k": int(chosen["top_k"])}, seed=options.seed)  # type: ignore[arg-type]
 
 
 def token_file(path: Path, vocab: int) -> list[int]:

@@ -1,4 +1,6 @@
-"""`colibri demo`: the shipped model on every target that is here, and the proof that all answers are equal."""
+"""`colibri demo`: the shipped model on every target that is here, and the proof that all answers are
+equal."""
+
 from __future__ import annotations
 
 import argparse
@@ -22,8 +24,13 @@ COMMAND = "please make the bedroom a bit warmer"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
-    parser.add_argument("--target", action="append", default=[], metavar="NAME",
-                        help="a target or several with commas between; may be repeated (default all)")
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a target or several with commas between; may be repeated (default all)",
+    )
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="another beginning for the tale")
     parser.add_argument("--command", metavar="TEXT", default=COMMAND, help="another command for the home")
 
@@ -68,7 +75,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     judge(report, intents)
     show(report, rates, model, output)
     output.document(document(report, rates, intents, model))
-    return 0 if report.one_answer() or not report.problems and len(report.results) == 1 else 1
+    alone = len(report.results) == 1 and not report.problems
+    return 0 if report.one_answer() or alone else 1
 
 
 def collect(report: Report, target: targets.Target, job: Job, model: Model) -> JobResult:
@@ -105,12 +113,22 @@ def show(report: Report, rates: dict[str, float], model: Model, output: Output) 
     """The table for people."""
     cells = [["target", "runner", "tokens/s", "pool planned", "used", "digest"]]
     for _, result in report.results:
-        cells.append([result.target, result.runner, f"{rates[result.target]:.0f}", f"{result.planned_bytes:,}",
-                      f"{result.used_bytes:,}", result.digest[:16]])
+        cells.append(
+            [
+                result.target,
+                result.runner,
+                f"{rates[result.target]:.0f}",
+                f"{result.planned_bytes:,}",
+                f"{result.used_bytes:,}",
+                result.digest[:16],
+            ]
+        )
     output.result(table(cells, right={2, 3, 4}))
     info = model.info()
-    output.result(f"\nmodel {bytes_text(info.file_bytes)}, {info.parameters:,} parameters, {info.active_parameters:,} "
-                  f"of them per token; context {CONTEXT}")
+    output.result(
+        f"\nmodel {bytes_text(info.file_bytes)}, {info.parameters:,} parameters, {info.active_parameters:,} "
+        f"of them per token; context {CONTEXT}"
+    )
     for row in report.missing:
         output.result(f"not here: {row['target']}: {row['how']}")
     for problem in report.problems:
@@ -119,12 +137,27 @@ def show(report: Report, rates: dict[str, float], model: Model, output: Output) 
         output.result(f"{len(report.results)} targets, one answer: every bit of every logit is equal")
 
 
-def document(report: Report, rates: dict[str, float], intents: dict[str, JobResult], model: Model) -> dict[str, Any]:
+def document(
+    report: Report, rates: dict[str, float], intents: dict[str, JobResult], model: Model
+) -> dict[str, Any]:
     """verify's document with text and speed."""
     first = report.results[0][1] if report.results else JobResult()
     intent = next(iter(intents.values()), JobResult())
-    rows = [{**result.row(), "tokens_per_second": rates[result.target], "text": result.text,
-             "intent": intents[result.target].text} for _, result in report.results]
-    return {"model": model.info().identity, "library": library.version(), **report.document(), "rows": rows,
-            "text": first.text, "intent": intent.text.strip(),
-            "tokens_per_second": rates.get(first.target, 0.0)}
+    rows = [
+        {
+            **result.row(),
+            "tokens_per_second": rates[result.target],
+            "text": result.text,
+            "intent": intents[result.target].text,
+        }
+        for _, result in report.results
+    ]
+    return {
+        "model": model.info().identity,
+        "library": library.version(),
+        **report.document(),
+        "rows": rows,
+        "text": first.text,
+        "intent": intent.text.strip(),
+        "tokens_per_second": rates.get(first.target, 0.0),
+    }

@@ -1,4 +1,5 @@
 """`colibri doctor` (also `colibri targets`): what can run here, and one line for what cannot."""
+
 from __future__ import annotations
 
 import argparse
@@ -18,8 +19,10 @@ def run(options: argparse.Namespace, output: Output) -> int:
     report = doctor.examine()
     output.document(report)
     rows = [["target", "variant", "runner", "state"]]
-    rows += [[row["target"], row["variant"], row["runner"], "ready" if row["ready"] else row["how"]]
-             for row in report["targets"]]
+    rows += [
+        [row["target"], row["variant"], row["runner"], "ready" if row["ready"] else row["how"]]
+        for row in report["targets"]
+    ]
     output.result(table(rows))
     rows = [["tool", "for", "state"]]
     rows += [[row["tool"], row["for"], row["found"] or row["how"]] for row in report["tools"]]

@@ -1,4 +1,5 @@
 """`colibri info`: what a file holds."""
+
 from __future__ import annotations
 
 import argparse
@@ -24,14 +25,33 @@ def run(options: argparse.Namespace, output: Output) -> int:
     info, blob = model.info(), describe(model)
     described = blob.model()
     kinds = blob.kinds()
-    layers = [{f.name: getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
-              for layer in described.layers]
-    tensors = [{"name": tensor.label, "kind": tensor.kind, "rows": tensor.rows, "columns": tensor.columns,
-                "count": tensor.count, "offset": tensor.offset, "bytes": tensor.bytes} for tensor in blob.tensors]
+    layers = [
+        {f.name: getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
+        for layer in described.layers
+    ]
+    tensors = [
+        {
+            "name": tensor.label,
+            "kind": tensor.kind,
+            "rows": tensor.rows,
+            "columns": tensor.columns,
+            "count": tensor.count,
+            "offset": tensor.offset,
+            "bytes": tensor.bytes,
+        }
+        for tensor in blob.tensors
+    ]
     document: dict[str, Any] = {
-        "path": str(options.blob), **asdict(info), "kinds": asdict(kinds), "tied": described.tied,
-        "tokenizer": info.tokenizer_bytes > 0, "chat_template": bool(blob.chat_template()),
-        "generation": blob.generation(), "provenance": blob.provenance(), "layer_descriptions": layers}
+        "path": str(options.blob),
+        **asdict(info),
+        "kinds": asdict(kinds),
+        "tied": described.tied,
+        "tokenizer": info.tokenizer_bytes > 0,
+        "chat_template": bool(blob.chat_template()),
+        "generation": blob.generation(),
+        "provenance": blob.provenance(),
+        "layer_descriptions": layers,
+    }
     if options.tensors:
         document["tensors"] = tensors
     output.document(document)
@@ -39,24 +59,37 @@ def run(options: argparse.Namespace, output: Output) -> int:
     if options.tensors:
         for tensor in tensors:
             times = f" x{tensor['count']}" if tensor["count"] > 1 else ""
-            output.result(f"  {tensor['name']}: {tensor['kind']} {tensor['rows']} x {tensor['columns']}{times}, "
-                          f"{tensor['bytes']} bytes at {tensor['offset']}")
+            output.result(
+                f"  {tensor['name']}: {tensor['kind']} {tensor['rows']} x {tensor['columns']}{times}, "
+                f"{tensor['bytes']} bytes at {tensor['offset']}"
+            )
     return 0
 
 
 def show(d: dict[str, Any], output: Output) -> None:
     """For people."""
-    experts = (f"{d['experts']} experts, {d['top_k']} per token" if d["experts"] else "dense")
-    share = f", {d['active_parameters']:,} of them per token" if d["active_parameters"] != d["parameters"] else ""
+    experts = f"{d['experts']} experts, {d['top_k']} per token" if d["experts"] else "dense"
+    share = (
+        f", {d['active_parameters']:,} of them per token" if d["active_parameters"] != d["parameters"] else ""
+    )
     source = d["provenance"].get("source", "not said")
-    output.result(f"""file        {d['path']} ({bytes_text(d['file_bytes'])}, format {d['format_version']})
-identity    {d['identity']}
-source      {source}
-model       {d['layers']} layers, {d['hidden']} wide, vocabulary {d['vocab']}, {experts}
-parameters  {d['parameters']:,}{share}
-weights     {', '.join(f'{group} {kind}' for group, kind in d['kinds'].items())}
-bytes       {bytes_text(d['resident_bytes'])} resident, {bytes_text(d['expert_bytes'])} in {d['expert_count']} \
-experts of at most {bytes_text(d['expert_run_bytes'])}
-context     {d['trained_context'] or 'not said'}
-text        {'tokenizer' if d['tokenizer'] else 'no tokenizer'}, \
-{'chat template' if d['chat_template'] else 'no chat template'}, end ids {d['generation'].get('end', [])}""")
+    kinds = ", ".join(f"{group} {kind}" for group, kind in d["kinds"].items())
+    sizes = (
+        f"{bytes_text(d['resident_bytes'])} resident, {bytes_text(d['expert_bytes'])} in {d['expert_count']} "
+        f"experts of at most {bytes_text(d['expert_run_bytes'])}"
+    )
+    words = ("tokenizer" if d["tokenizer"] else "no tokenizer") + (
+        ", chat template" if d["chat_template"] else ", no chat template"
+    )
+    for name, value in (
+        ("file", f"{d['path']} ({bytes_text(d['file_bytes'])}, format {d['format_version']})"),
+        ("identity", d["identity"]),
+        ("source", source),
+        ("model", f"{d['layers']} layers, {d['hidden']} wide, vocabulary {d['vocab']}, {experts}"),
+        ("parameters", f"{d['parameters']:,}{share}"),
+        ("weights", kinds),
+        ("bytes", sizes),
+        ("context", d["trained_context"] or "not said"),
+        ("text", f"{words}, end ids {d['generation'].get('end', [])}"),
+    ):
+        output.result(f"{name:10}  {value}")

@@ -1,4 +1,5 @@
 """`colibri luts`: the generated C tables; luts.py owns them."""
+
 from __future__ import annotations
 
 import argparse
@@ -33,7 +34,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
     output.document({"root": str(root), "differ": differing, "written": not options.check})
     if options.check:
         for name in differing:
-            output.note(f"{root / name} differs from its formula; write it again with: colibri luts --root {root}")
+            output.note(
+                f"{root / name} differs from its formula; write it again with: colibri luts --root {root}"
+            )
         return 1 if differing else 0
     for name in differing:
         (root / name).write_text(luts.HEADERS[name](), encoding="ascii")

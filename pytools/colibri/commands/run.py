@@ -1,4 +1,5 @@
 """`colibri run`: continue a text, a chat message or a list of token ids."""
+
 from __future__ import annotations
 
 import argparse
@@ -14,11 +15,23 @@ from ..generation import Request, generate
 from ..jobs import Job, JobResult
 from ..output import Output
 from ..text import encode
-from .common import (blob_argument, describe, limit_options, limits_of, natural, positive, read_text, sampling_of,
-                     sampling_options, token_file)
+from .common import (
+    blob_argument,
+    describe,
+    limit_options,
+    limits_of,
+    natural,
+    positive,
+    read_text,
+    sampling_of,
+    sampling_options,
+    token_file,
+)
 
-EXAMPLES = ("colibri run model.colibri -p 'Once upon a time' -n 60",
-            "colibri run model.colibri --chat -p 'What is the capital of France?' --target wasm --json")
+EXAMPLES = (
+    "colibri run model.colibri -p 'Once upon a time' -n 60",
+    "colibri run model.colibri --chat -p 'What is the capital of France?' --target wasm --json",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,21 +40,45 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("-p", "--prompt", metavar="TEXT", help="the prompt")
     prompt.add_argument("--prompt-file", type=Path, metavar="FILE", help="the prompt as a file")
-    prompt.add_argument("--tokens", type=Path, metavar="FILE",
-                        help="the prompt as a JSON list of token ids, or a document of `run --json` to replay")
-    parser.add_argument("--chat", action="store_true", help="the prompt is a message: use the model's chat template")
+    prompt.add_argument(
+        "--tokens",
+        type=Path,
+        metavar="FILE",
+        help="the prompt as a JSON list of token ids, or a document of `run --json` to replay",
+    )
+    parser.add_argument(
+        "--chat", action="store_true", help="the prompt is a message: use the model's chat template"
+    )
     parser.add_argument("--system", metavar="TEXT", help="with --chat: a system message before it")
-    parser.add_argument("-n", "--count", type=natural, default=128, metavar="N",
-                        help="most tokens to generate; 0: only feed the prompt (default 128)")
+    parser.add_argument(
+        "-n",
+        "--count",
+        type=natural,
+        default=128,
+        metavar="N",
+        help="most tokens to generate; 0: only feed the prompt (default 128)",
+    )
     sampling_options(parser)
     limit_options(parser)
-    parser.add_argument("--no-digest", action="store_true",
-                        help="do not hash the logits: a faster prompt and a smaller pool")
-    parser.add_argument("--log-routing", type=Path, metavar="FILE",
-                        help="write the chosen experts of every position and layer, one JSON line each")
-    parser.add_argument("--time-limit", type=positive, default=int(targets.TIME_LIMIT), metavar="SECONDS",
-                        help="of a run on another target than linux (default %(default)s)")
-    parser.add_argument("--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them")
+    parser.add_argument(
+        "--no-digest", action="store_true", help="do not hash the logits: a faster prompt and a smaller pool"
+    )
+    parser.add_argument(
+        "--log-routing",
+        type=Path,
+        metavar="FILE",
+        help="write the chosen experts of every position and layer, one JSON line each",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=positive,
+        default=int(targets.TIME_LIMIT),
+        metavar="SECONDS",
+        help="of a run on another target than linux (default %(default)s)",
+    )
+    parser.add_argument(
+        "--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them"
+    )
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -59,8 +96,12 @@ def run(options: argparse.Namespace, output: Output) -> int:
         raise UsageError("--target all: run answers on one target; `colibri verify` compares them")
     text = "" if options.tokens else prompt_text(options, model, blob)
     tokens = token_file(options.tokens, info.vocab) if options.tokens else []
-    limits = limits_of(options, info, len(text.encode("utf-8", "surrogateescape")),
-                       logit_rows=1 if options.no_digest else options.batch)
+    limits = limits_of(
+        options,
+        info,
+        len(text.encode("utf-8", "surrogateescape")),
+        logit_rows=1 if options.no_digest else options.batch,
+    )
     ends = [*blob.generation().get("end", []), *options.end]
     sampling = sampling_of(options)
     if options.target == "linux":
@@ -91,32 +132,72 @@ def chat_text(model: Model, blob: Any, messages: list[dict[str, str]]) -> str:
     return render(blob.chat_template(), messages, tokens, str(model.path))
 
 
-def run_here(options: argparse.Namespace, model: Model, limits: Limits, prompt: tuple[str, list[int]],
-             ends: list[int], sampling: Sampling, output: Output) -> dict[str, Any]:
+def run_here(
+    options: argparse.Namespace,
+    model: Model,
+    limits: Limits,
+    prompt: tuple[str, list[int]],
+    ends: list[int],
+    sampling: Sampling,
+    output: Output,
+) -> dict[str, Any]:
     """In this process, with text as it comes."""
     text, tokens = prompt
     with Session(model, limits) as session:
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
-        request = Request(ids, options.count, sampling, ends, options.stop, not options.no_digest,
-                          bool(options.log_routing))
+        request = Request(
+            ids, options.count, sampling, ends, options.stop, not options.no_digest, bool(options.log_routing)
+        )
         answer = generate(session, request, output.piece)
         stats = session.stats()
         output.piece("\n" if answer.text and not answer.text.endswith("\n") else "")
-    return {"text": answer.text, "tokens": answer.tokens, "digest": answer.digest or None, "prompt_tokens": len(ids),
-            "prompt_ids": ids, "finish": answer.finish, "seconds_prefill": answer.seconds_prefill,
-            "seconds_decode": answer.seconds_decode, "planned_bytes": session.plan.pool_bytes,
-            "used_bytes": stats.pool_used, "routes": answer.routes,
-            "experts": {"hits": stats.expert_hits, "misses": stats.expert_misses, "bytes_read": stats.bytes_fetched}}
+    return {
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "digest": answer.digest or None,
+        "prompt_tokens": len(ids),
+        "prompt_ids": ids,
+        "finish": answer.finish,
+        "seconds_prefill": answer.seconds_prefill,
+        "seconds_decode": answer.seconds_decode,
+        "planned_bytes": session.plan.pool_bytes,
+        "used_bytes": stats.pool_used,
+        "routes": answer.routes,
+        "experts": {
+            "hits": stats.expert_hits,
+            "misses": stats.expert_misses,
+            "bytes_read": stats.bytes_fetched,
+        },
+    }
 
 
-def run_there(options: argparse.Namespace, target: targets.Target, model: Model, limits: Limits,
-              prompt: tuple[str, list[int]], ends: list[int], sampling: Sampling, output: Output) -> dict[str, Any]:
+def run_there(
+    options: argparse.Namespace,
+    target: targets.Target,
+    model: Model,
+    limits: Limits,
+    prompt: tuple[str, list[int]],
+    ends: list[int],
+    sampling: Sampling,
+    output: Output,
+) -> dict[str, Any]:
     """As a job on another target; the text comes when it is finished."""
     if options.stop:
         raise UsageError(f"--stop works on target linux; on {target.name} end the text with --end ID or -n")
     text, tokens = prompt
-    job = Job(f"run {options.blob.name}", limits, tokens, text, options.count, sampling, ends, special=True,
-              bos=not options.chat, digest=not options.no_digest, routing=bool(options.log_routing))
+    job = Job(
+        f"run {options.blob.name}",
+        limits,
+        tokens,
+        text,
+        options.count,
+        sampling,
+        ends,
+        special=True,
+        bos=not options.chat,
+        digest=not options.no_digest,
+        routing=bool(options.log_routing),
+    )
     output.detail(f"{target.name}: {job.name}")
     result = target.run(job, model, options.time_limit)
     if result.error:
@@ -129,12 +210,24 @@ def run_there(options: argparse.Namespace, target: targets.Target, model: Model,
 
 def document_of(result: JobResult) -> dict[str, Any]:
     """A job's result as run's document."""
-    return {"text": result.text, "tokens": result.tokens.get(0, []), "digest": result.digest or None,
-            "prompt_tokens": len(result.prompt), "prompt_ids": result.prompt, "finish": result.finish.get(0, ""),
-            "seconds_prefill": result.seconds_prefill, "seconds_decode": result.seconds_decode,
-            "planned_bytes": result.planned_bytes, "used_bytes": result.used_bytes, "routes": result.routes,
-            "experts": {"hits": result.stats.get("expert_hits", 0), "misses": result.stats.get("expert_misses", 0),
-                        "bytes_read": result.stats.get("bytes_fetched", 0)}}
+    return {
+        "text": result.text,
+        "tokens": result.tokens.get(0, []),
+        "digest": result.digest or None,
+        "prompt_tokens": len(result.prompt),
+        "prompt_ids": result.prompt,
+        "finish": result.finish.get(0, ""),
+        "seconds_prefill": result.seconds_prefill,
+        "seconds_decode": result.seconds_decode,
+        "planned_bytes": result.planned_bytes,
+        "used_bytes": result.used_bytes,
+        "routes": result.routes,
+        "experts": {
+            "hits": result.stats.get("expert_hits", 0),
+            "misses": result.stats.get("expert_misses", 0),
+            "bytes_read": result.stats.get("bytes_fetched", 0),
+        },
+    }
 
 
 def write_routes(options: argparse.Namespace, routes: list[dict[str, Any]], output: Output) -> None:
@@ -145,7 +238,9 @@ def write_routes(options: argparse.Namespace, routes: list[dict[str, Any]], outp
     try:
         options.log_routing.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{options.log_routing}: cannot be written ({error.strerror}); choose another place") from None
+        raise InputError(
+            f"{options.log_routing}: cannot be written ({error.strerror}); choose another place"
+        ) from None
     output.note(f"{options.log_routing}: {len(routes)} choices of experts")
 
 
@@ -155,7 +250,9 @@ def tell(document: dict[str, Any], info: Info, output: Output) -> None:
     prefill = "" if document["seconds_prefill"] is None else f" in {document['seconds_prefill']:.2f} s"
     decode = "" if seconds is None else f" in {seconds:.2f} s"
     rate = f", {(made - 1) / seconds:.1f} tokens per second" if made > 1 and seconds else ""
-    output.note(f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decode}{rate}; finish "
-                f"{document['finish']}; pool {document['used_bytes']:,} bytes")
+    output.note(
+        f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decode}{rate}; finish "
+        f"{document['finish']}; pool {document['used_bytes']:,} bytes"
+    )
     if document["digest"]:
         output.note(f"digest {document['digest']}")

@@ -1,4 +1,5 @@
 """`colibri verify`: one job on all targets; the answer is whether the bits are equal."""
+
 from __future__ import annotations
 
 import argparse
@@ -12,24 +13,46 @@ from ..jobs import Job, JobResult
 from ..output import Output, table
 from .common import blob_argument, limits_of, natural, positive
 
-EXAMPLES = ("colibri verify model.colibri", "colibri verify model.colibri --target linux,wasm --thorough --json")
+EXAMPLES = (
+    "colibri verify model.colibri",
+    "colibri verify model.colibri --target linux,wasm --thorough --json",
+)
 DIFFERENT = 1
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     blob_argument(parser)
-    parser.add_argument("--target", action="append", default=[], metavar="NAME",
-                        help="a target or several with commas between; may be repeated (default all)")
-    parser.add_argument("--allow-missing", action="store_true", help="go on without targets that are not here")
-    parser.add_argument("--thorough", action="store_true",
-                        help="per target also: budgets, prompt splits, filled pools, second sequences and sessions, "
-                             "a hostile float environment, and mixtures of them")
-    parser.add_argument("--prompt-tokens", type=positive, default=24, metavar="N", help="length of the prompt")
+    parser.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a target or several with commas between; may be repeated (default all)",
+    )
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="go on without targets that are not here"
+    )
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="per target also: budgets, prompt splits, filled pools, second sequences and sessions, "
+        "a hostile float environment, and mixtures of them",
+    )
+    parser.add_argument(
+        "--prompt-tokens", type=positive, default=24, metavar="N", help="length of the prompt"
+    )
     parser.add_argument("-n", "--count", type=natural, default=8, metavar="N", help="tokens to generate")
-    parser.add_argument("--time-limit", type=positive, default=int(targets.TIME_LIMIT), metavar="SECONDS",
-                        help="of each run (default %(default)s)")
-    parser.add_argument("--kv", choices=("f32", "f16", "q8"), default="f16", help="kind of the cached keys and values")
+    parser.add_argument(
+        "--time-limit",
+        type=positive,
+        default=int(targets.TIME_LIMIT),
+        metavar="SECONDS",
+        help="of each run (default %(default)s)",
+    )
+    parser.add_argument(
+        "--kv", choices=("f32", "f16", "q8"), default="f16", help="kind of the cached keys and values"
+    )
 
 
 def base_job(model: Model, info: Info, options: argparse.Namespace) -> Job:
@@ -45,8 +68,13 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Run everywhere, compare, print."""
     model = Model.open(options.blob)
     job = base_job(model, model.info(), options)
-    report = compare(targets.pick(options.target), model, [("base", job)] if not options.thorough
-                     else factors.variations(job), output, options.time_limit)
+    report = compare(
+        targets.pick(options.target),
+        model,
+        [("base", job)] if not options.thorough else factors.variations(job),
+        output,
+        options.time_limit,
+    )
     document = {"model": model.info().identity, **report.document()}
     output.document(document)
     report.show(output)
@@ -73,10 +101,18 @@ class Report:
     def document(self) -> dict[str, Any]:
         """As DESIGN's section 7 has it; a row is a target's base run."""
         rows = [result.row() for name, result in self.results if name == "base"]
-        varied = [{"target": result.target, "variation": name, "digest": result.digest}
-                  for name, result in self.results if name != "base"]
-        return {"rows": rows, "variations": varied, "missing": self.missing, "problems": self.problems,
-                "one_answer": self.one_answer()}
+        varied = [
+            {"target": result.target, "variation": name, "digest": result.digest}
+            for name, result in self.results
+            if name != "base"
+        ]
+        return {
+            "rows": rows,
+            "variations": varied,
+            "missing": self.missing,
+            "problems": self.problems,
+            "one_answer": self.one_answer(),
+        }
 
     def code(self, allow_missing: bool) -> int:
         """The exit code."""
@@ -91,8 +127,17 @@ class Report:
         cells = [["target", "variant", "runner", "pool planned", "used", "seconds", "digest"]]
         for name, result in self.results:
             if name == "base":
-                cells.append([result.target, result.variant, result.runner, f"{result.planned_bytes:,}",
-                              f"{result.used_bytes:,}", f"{result.seconds:.2f}", result.digest[:16]])
+                cells.append(
+                    [
+                        result.target,
+                        result.variant,
+                        result.runner,
+                        f"{result.planned_bytes:,}",
+                        f"{result.used_bytes:,}",
+                        f"{result.seconds:.2f}",
+                        result.digest[:16],
+                    ]
+                )
         output.result(table(cells, right={3, 4, 5}))
         varied = [name for name, _ in self.results if name != "base"]
         if varied:
@@ -101,13 +146,22 @@ class Report:
             output.result(f"missing: {row['target']}: {row['how']}")
         for problem in self.problems:
             output.result(problem)
-        output.result("one answer" if self.one_answer() else
-                      "not shown: fewer than two targets ran" if len({r.target for _, r in self.results}) < 2 else
-                      "NOT one answer")
+        output.result(
+            "one answer"
+            if self.one_answer()
+            else "not shown: fewer than two targets ran"
+            if len({r.target for _, r in self.results}) < 2
+            else "NOT one answer"
+        )
 
 
-def compare(chosen: list[targets.Target], model: Model, jobs: list[tuple[str, Job]], output: Output,
-            limit: float = targets.TIME_LIMIT) -> Report:
+def compare(
+    chosen: list[targets.Target],
+    model: Model,
+    jobs: list[tuple[str, Job]],
+    output: Output,
+    limit: float = targets.TIME_LIMIT,
+) -> Report:
     """Run jobs on targets; every digest must be the first one's, every check good, planned = used."""
     report = Report()
     expected = ""
