@@ -256,3 +256,23 @@ def test_a_moved_figure_is_seen(tmp_path: Path) -> None:
     changed = tmp_path / "audit.json"
     changed.write_text(json.dumps(document))
     assert cli.main(["audit", "-q", "--compare", str(changed)]) == 1
+
+
+def test_published_stack_holds_on_the_board(tmp_path: Path) -> None:
+    """The firmware's stack was painted: what a whole run used is within the worst entry's figure and the port's own
+    frames."""
+    from colibri import targets
+    from colibri.engine import Limits, Model
+    from colibri.jobs import Job
+    from colibri.synth import write_random_blob
+
+    target = targets.pick(["baremetal"])[0]
+    if how := target.missing():
+        pytest.skip(f"target baremetal: {how}")
+    path = tmp_path / "mixed.colibri"
+    write_random_blob(path, "mixed", kinds="q4")
+    limits = Limits(context=32, batch=16, logit_rows=16)
+    result = target.run(Job("stack", limits, list(range(20)), generate=4), Model.open(path))
+    found = audit.read_archive("baremetal_arm64", library.data_folder() / "baremetal_arm64" / "libcolibri.a")
+    worst = max(found.stack.values())
+    assert result.error is None and 0 < result.stack_bytes < worst + 1024
