@@ -8,6 +8,9 @@ from __future__ import annotations
 import functools
 import math
 import random
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -203,3 +206,25 @@ def test_what_the_core_does_not_know_is_refused_by_status() -> None:
     for cut in (0, 4, 399, len(good) - 1):
         with pytest.raises(Refused):
             textroom.Tokenizer(good[:cut])
+
+
+@pytest.mark.parametrize("name", ["smollm", pytest.param("qwen", marks=pytest.mark.slow),
+                                  pytest.param("gemma", marks=pytest.mark.slow),
+                                  pytest.param("llama3", marks=pytest.mark.slow)])  # fmt: skip
+def test_a_damaged_section_never_leads_outside(name: str, tmp_path: Path) -> None:
+    """Every byte of a section damaged, with the sanitizers watching."""
+    if not shutil.which("gcc"):
+        pytest.skip("gcc is not installed (its sanitizers are needed)")
+    program = tmp_path / "faults"
+    source = Path(__file__).resolve().parent / "c" / "tokenizer_faults.c"
+    flags = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    command = ["gcc", *textroom.FLAGS, *flags, "-o", str(program), str(source), *textroom.sources()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "section").write_bytes(section(name))
+    words = "<|im_start|> Hi, we're\r\n\u00e9\u0301\u1112\u1175\u11ab 123 <tool>\u65e5\u0323\u0301 "
+    (tmp_path / "text").write_bytes(words.encode() + b"\xff\xe3\x81 aaaaaaaaaaaaaaaa x y")
+    done = subprocess.run([str(program), tmp_path / "section", tmp_path / "text"], capture_output=True, text=True,
+                          check=False, timeout=600)  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr

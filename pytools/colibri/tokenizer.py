@@ -67,13 +67,16 @@ class _Model:
         self.merges = [self._pair(number, merge) for number, merge in enumerate(model["merges"])]
         self.added: list[dict[str, Any]] = document.get("added_tokens") or []
         self.ids = dict(self.vocab)
+        owners = {number: token for token, number in self.vocab.items()}
+        if len(owners) != len(self.vocab):
+            raise refuse("model.vocab", len(self.vocab) - len(owners), "ids that stand for one token each")
         seen: set[str] = set()
         for token in self.added:
             content, number = token["content"], token["id"]
-            if content in seen or self.ids.get(content, number) != number or not content:
-                raise refuse("added_tokens", token, "contents that occur once and have the vocabulary's id")
+            own = self.ids.setdefault(content, number) == number and owners.setdefault(number, content) == content
+            if not own or not content or content in seen:
+                raise refuse("added_tokens", token, "contents and ids that occur once")
             seen.add(content)
-            self.ids[content] = number
         self.size = max(self.ids.values(), default=-1) + 1
         if self.size == 0 or min(self.ids.values()) < 0 or self.size > layout()[1].TOKENIZER_VOCAB_LIMIT:
             raise refuse("model.vocab", self.size, "1 to 2^28 ids")
