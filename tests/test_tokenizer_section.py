@@ -11,7 +11,10 @@ import pytest
 
 import textroom
 from colibri import tokenizer_tables
+from colibri.chat import render
 from colibri.tokenizer import TokenizerError, build_tokenizer_section
+from colibri.tokenizer_markers import NAMES as MARKERS
+from colibri.tokenizer_markers import compose
 from tokenizer_cases import CL100K, MARK, case
 from tokenizer_texts import corpus
 
@@ -147,3 +150,45 @@ def test_the_sections_of_different_rules_differ_where_it_matters() -> None:
         equal = [core.encode(text) == library.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
                  for text in texts]  # fmt: skip
         assert not all(equal), name
+
+
+CHATML = ("{% if messages[0].role != 'system' %}{{ bos_token }}system\nbe kind<|im_end|>\n{% endif %}"
+          "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+          "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")  # fmt: skip
+
+
+def markers(core: textroom.Tokenizer) -> list[bytes] | int:
+    """The section's role markers as the core finds them, or its refusal."""
+    text, count = core.ffi.new("const uint8_t **"), core.ffi.new("uint32_t *")
+    out = []
+    for marker in range(len(MARKERS)):
+        status = core.lib.colibri_tokenizer_marker_text(core.view, marker, text, count)
+        if status != textroom.OK:
+            return status
+        out.append(bytes(core.ffi.buffer(text[0], count[0])))
+    assert core.lib.colibri_tokenizer_marker_text(core.view, len(MARKERS), text, count) == -1
+    return out
+
+
+def test_a_plain_chat_template_becomes_role_markers() -> None:
+    document = case("smollm")[0]
+    settings = {"bos_token": "<|im_start|>", "chat_template": CHATML}
+    found = markers(textroom.Tokenizer(build_tokenizer_section(document, settings)))
+    assert isinstance(found, list)
+    start, end = "<|im_start|>", "<|im_end|>\n"
+    assert [text.decode() for text in found] == [
+        f"{start}system\nbe kind{end}", f"{start}system\n", end, f"{start}user\n", end, f"{start}assistant\n", end]
+    named = dict(zip(MARKERS, (text.decode() for text in found), strict=True))
+    chat = [{"role": "user", "content": " a "}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    for messages in (chat, [{"role": "system", "content": "s"}, *chat]):
+        assert compose(named, messages) == render(CHATML, messages, {"bos_token": start}, "test")
+
+
+@pytest.mark.parametrize("template", [
+    "", "{{ messages[0].content }}{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+    CHATML.replace("'\n' + message['content']", "'\n' + message['content'] + loop.index | string"),
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ messages | length }}"])  # fmt: skip
+def test_a_template_that_does_more_has_no_markers(template: str) -> None:
+    document, settings, _ = case("smollm")
+    core = textroom.Tokenizer(build_tokenizer_section(document, settings, template))
+    assert markers(core) == -26

@@ -121,7 +121,7 @@ static void bind_tables(colibri_tokenizer_binding *b, colibri_tokenizer *t, cons
     t->decompositions = bind_table(b, &h->decompositions, sizeof(colibri_tokenizer_span));
     t->decomposed = bind_table(b, &h->decomposed, 4);
     t->compositions = bind_table(b, &h->compositions, sizeof(colibri_tokenizer_compose));
-    t->roles = bind_table(b, &h->roles, 1);
+    t->markers = bind_table(b, &h->markers, 1);
     bind_count(b, &h->text_first, (uint64_t)h->vocab + 1);
     bind_count(b, &h->merge_first, (uint64_t)h->vocab + 1);
     bind_count(b, &h->byte_ids, 256);
@@ -129,7 +129,7 @@ static void bind_tables(colibri_tokenizer_binding *b, colibri_tokenizer *t, cons
 
 static void bind_words(colibri_tokenizer_binding *b, const colibri_tokenizer_header *h)
 {
-    uint64_t roles = 0;
+    uint64_t markers = 0;
     uint32_t i;
     bind_most(b, &h->vocab, COLIBRI_TOKENIZER_VOCAB_LIMIT);
     bind_most(b, &h->longest, COLIBRI_TOKENIZER_TEXT_LIMIT);
@@ -141,12 +141,12 @@ static void bind_words(colibri_tokenizer_binding *b, const colibri_tokenizer_hea
     }
     bind_most(b, &h->added_raw, h->added.count);
     bind_most(b, &h->added_longest, COLIBRI_TOKENIZER_TEXT_LIMIT);
-    for (i = 0; i < COLIBRI_ROLE_TEXT_COUNT; i++) {
-        roles += h->role_bytes[i];
+    for (i = 0; i < COLIBRI_MARKER_COUNT; i++) {
+        markers += h->marker_bytes[i];
     }
-    if (roles != h->roles.count) {
+    if (markers != h->markers.count) {
         bind_refuse(b, COLIBRI_ERROR_TEXT, COLIBRI_FIELD_COUNT,
-                    offsetof(colibri_tokenizer_header, role_bytes), h->roles.count, roles);
+                    offsetof(colibri_tokenizer_header, marker_bytes), h->markers.count, markers);
     }
 }
 
@@ -199,6 +199,25 @@ int colibri_token_text(const colibri_tokenizer *t, uint32_t id, const uint8_t **
     *text = t->texts + first;
     *bytes = stop - first;
     return 1;
+}
+
+int32_t colibri_tokenizer_marker_text(const colibri_tokenizer *tokenizer, uint32_t marker,
+                                      const uint8_t **text, uint32_t *bytes)
+{
+    uint32_t first = 0;
+    uint32_t i;
+    if (marker >= COLIBRI_MARKER_COUNT) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    if (tokenizer->head->markers.count == 0) {
+        return COLIBRI_ERROR_LEFT_OUT;
+    }
+    for (i = 0; i < marker; i++) {
+        first += tokenizer->head->marker_bytes[i];
+    }
+    *text = tokenizer->markers + first;
+    *bytes = tokenizer->head->marker_bytes[marker];
+    return COLIBRI_OK;
 }
 
 /* How the scratch is divided; the one place that knows. Every size a multiple of 8. */

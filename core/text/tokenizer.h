@@ -34,7 +34,7 @@ typedef struct colibri_tokenizer {
     const colibri_tokenizer_span *decompositions;
     const uint32_t *decomposed;
     const colibri_tokenizer_compose *compositions;
-    const uint8_t *roles;
+    const uint8_t *markers;
     uint32_t step_count;
 } colibri_tokenizer;
 
@@ -42,6 +42,10 @@ typedef struct colibri_tokenizer {
  * (may be null) has the offset in the section. UNSUPPORTED: a kind, flag or step this build does not know. */
 int32_t colibri_tokenizer_bind(colibri_tokenizer *tokenizer, const void *section, uint64_t bytes,
                                colibri_detail *detail);
+
+/* A role marker (colibri_tokenizer_marker); LEFT_OUT if the checkpoint's chat template has no plain form. */
+int32_t colibri_tokenizer_marker_text(const colibri_tokenizer *tokenizer, uint32_t marker,
+                                      const uint8_t **text, uint32_t *bytes);
 
 /* Bytes of scratch (8-byte aligned) that encode needs for texts of up to text_bytes bytes; 0 if that is more
  * than a session can have. The length of a text is counted as the tokenizer reads it: three bytes for every

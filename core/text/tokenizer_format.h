@@ -161,25 +161,26 @@ typedef struct colibri_tokenizer_header {
     colibri_tokenizer_table decompositions;     /* colibri_tokenizer_span */
     colibri_tokenizer_table decomposed;         /* uint32 */
     colibri_tokenizer_table compositions;       /* colibri_tokenizer_compose */
-    colibri_tokenizer_table roles;              /* bytes: role markers, see below */
+    colibri_tokenizer_table markers;            /* bytes: role markers, see below */
     uint32_t added_raw;                         /* how many of `added` are looked for in raw text */
     uint32_t added_flags;                       /* all flags of `added` together */
     uint32_t added_longest;                     /* bytes of the longest content */
-    uint32_t role_bytes[7];                     /* lengths of the role markers, which follow each other */
+    uint32_t marker_bytes[7];                   /* lengths of the role markers, behind each other */
     uint32_t added_start[2][8];                 /* bit b of set s: some content begins with byte b */
 } colibri_tokenizer_header;
 
-/* The plain form of a chat: begin, then for each message before + text + after. Where the checkpoint's
- * chat template is of this form, firmware can build a prompt without a template engine. */
-enum colibri_tokenizer_role {
-    COLIBRI_ROLE_TEXT_BEGIN = 0,
-    COLIBRI_ROLE_SYSTEM_BEFORE = 1,
-    COLIBRI_ROLE_SYSTEM_AFTER = 2,
-    COLIBRI_ROLE_USER_BEFORE = 3,
-    COLIBRI_ROLE_USER_AFTER = 4,
-    COLIBRI_ROLE_ASSISTANT_BEFORE = 5,
-    COLIBRI_ROLE_ASSISTANT_AFTER = 6,
-    COLIBRI_ROLE_TEXT_COUNT = 7
+/* The plain form of a chat: for each message before + text + after, then the assistant's before; BEGIN
+ * stands in front unless the first message is the system's. Where the checkpoint's chat template is of this
+ * form, firmware can build a prompt without a template engine; else all markers are empty. */
+enum colibri_tokenizer_marker {
+    COLIBRI_MARKER_BEGIN = 0,
+    COLIBRI_MARKER_SYSTEM_BEFORE = 1,
+    COLIBRI_MARKER_SYSTEM_AFTER = 2,
+    COLIBRI_MARKER_USER_BEFORE = 3,
+    COLIBRI_MARKER_USER_AFTER = 4,
+    COLIBRI_MARKER_ASSISTANT_BEFORE = 5,
+    COLIBRI_MARKER_ASSISTANT_AFTER = 6,
+    COLIBRI_MARKER_COUNT = 7
 };
 
 #endif

@@ -15,6 +15,8 @@ import numpy as np
 
 from . import tokenizer_tables as tables
 from .library import declarations, header_text
+from .tokenizer_markers import NAMES as MARKERS
+from .tokenizer_markers import role_markers
 from .tokenizer_rules import SPACE_MARK, Rules, TokenizerError, read_rules, refuse
 
 __all__ = ["TokenizerError", "build_tokenizer_section", "layout"]
@@ -60,11 +62,11 @@ class _Model:
         self.fuse = bool(model.get("fuse_unk"))
         self.fallback = bool(model.get("byte_fallback"))
         self.ignore_merges = bool(model.get("ignore_merges"))
-        self.vocab: dict[str, int] = model["vocab"]
+        self.vocab: dict[str, int] = self._vocab(model.get("vocab"))
         self.unk = model.get("unk_token")
         if self.unk is not None and self.unk not in self.vocab:
             raise refuse("model.unk_token", self.unk, "an unk_token that is in the vocabulary")
-        self.merges = [self._pair(number, merge) for number, merge in enumerate(model["merges"])]
+        self.merges = [self._pair(number, merge) for number, merge in enumerate(model["merges"] or [])]
         self.added: list[dict[str, Any]] = document.get("added_tokens") or []
         self.ids = dict(self.vocab)
         owners = {number: token for token, number in self.vocab.items()}
@@ -72,18 +74,30 @@ class _Model:
             raise refuse("model.vocab", len(self.vocab) - len(owners), "ids that stand for one token each")
         seen: set[str] = set()
         for token in self.added:
-            content, number = token["content"], token["id"]
-            own = self.ids.setdefault(content, number) == number and owners.setdefault(number, content) == content
-            if not own or not content or content in seen:
+            content, number = token.get("content"), token.get("id")
+            if not isinstance(content, str) or not isinstance(number, int) or number < 0:
+                raise refuse("added_tokens", token, "a content and an id for each")
+            known = self.ids.setdefault(content, number), owners.setdefault(number, content)
+            if known != (number, content) or not content or content in seen:
                 raise refuse("added_tokens", token, "contents and ids that occur once")
             seen.add(content)
-        self.size = max(self.ids.values(), default=-1) + 1
-        if self.size == 0 or min(self.ids.values()) < 0 or self.size > layout()[1].TOKENIZER_VOCAB_LIMIT:
-            raise refuse("model.vocab", self.size, "1 to 2^28 ids")
+        self.size = max(self.ids.values()) + 1
+        if self.size > layout()[1].TOKENIZER_VOCAB_LIMIT:
+            raise refuse("model.vocab", self.size, "at most 2^28 ids")
+
+    @staticmethod
+    def _vocab(found: Any) -> dict[str, int]:
+        if not isinstance(found, dict) or not found:
+            raise refuse("model.vocab", found, "an object of tokens and their ids")
+        for token, number in found.items():
+            if not isinstance(number, int) or number < 0:
+                raise refuse(f"model.vocab[{token!r}]", number, "ids from 0 on")
+        return found
 
     def _pair(self, number: int, merge: Any) -> tuple[str, str]:
         parts = merge.split(" ") if isinstance(merge, str) else merge
-        if len(parts) != 2 or any(part not in self.vocab for part in (*parts, "".join(parts))):
+        good = isinstance(parts, list) and len(parts) == 2 and all(isinstance(part, str) for part in parts)
+        if not good or any(part not in self.vocab for part in (*parts, "".join(parts))):
             raise refuse(f"model.merges[{number}]", merge, "pairs of tokens whose sum is a token")
         return parts[0], parts[1]
 
@@ -246,9 +260,20 @@ def _header(section: _Section, model: _Model, rules: Rules, settings: dict[str, 
         head.steps[number].argument = argument
 
 
-def build_tokenizer_section(document: dict[str, Any], settings: dict[str, Any]) -> bytes:
+def _markers(section: _Section, template: str, settings: dict[str, Any]) -> None:
+    names = [f"{name}_token" for name in ("bos", "eos", "unk", "pad")]
+    tokens = {name: content for name in names if (content := _content(settings.get(name)))}
+    markers = role_markers(template, tokens) if template else {}
+    texts = [markers.get(name, "").encode("utf-8") for name in MARKERS]
+    for number, text in enumerate(texts):
+        section.header.marker_bytes[number] = len(text)
+    section.table("markers", b"".join(texts))
+
+
+def build_tokenizer_section(document: dict[str, Any], settings: dict[str, Any], template: str = "") -> bytes:
     """The tokenizer section for a tokenizer.json (`document`) and its tokenizer_config.json (`settings`).
 
+    template: the chat template, for role markers; by default that of the settings.
     Raises TokenizerError with the name of whatever the core cannot do exactly as the library does.
     """
     rules = read_rules(document, settings)
@@ -263,5 +288,6 @@ def build_tokenizer_section(document: dict[str, Any], settings: dict[str, Any]) 
         section.table(name, values)
     for name, values in (tables.normalization() if "NFC" in rules.flags else {}).items():
         section.table(name, values)
-    section.table("roles", b"")
+    own = settings.get("chat_template")
+    _markers(section, template or (own if isinstance(own, str) else ""), settings)
     return section.finish()
