@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from colibri import safetensors_reader
 from colibri.blobfile import BlobFile
-from colibri.convert import ConvertOptions, convert, generation_records
+from colibri.convert import ConvertOptions, convert
 from colibri.errors import ConvertError, InputError, UsageError
 from colibri.families import describe
 from colibri.family_table import FAMILIES
@@ -23,6 +23,9 @@ from colibri.format import EVERY_LAYER, required
 from colibri.library import constants
 from colibri.rope import Scaling, inverse_root, nearest_f32
 from colibri.safetensors_reader import Checkpoint, read_entries
+from colibri.sidefiles import generation_records
+from colibri.source import Folder, LocalFile
+from colibri.unfinished import Work
 from oracles import cases, checkpoints, draw, tensorfile
 from reference import rope as reference_rope
 
@@ -356,14 +359,15 @@ def test_a_description_can_be_changed_before_it_is_written(tmp_path: Path) -> No
     assert "Q" in roles and "Q_BIAS" not in roles
 
 
-def test_progress_ends_at_the_files_size(tmp_path: Path) -> None:
+def test_progress_ends_at_all_weights(tmp_path: Path) -> None:
     seen: list[tuple[int, int, str]] = []
     made = convert(folder_of("llama_mha", tmp_path / "hf"), tmp_path / "m.colibri", PLAIN,
-                   progress=lambda *step: seen.append(step))  # fmt: skip
-    assert [done for done, _, _ in seen] == sorted({done for done, _, _ in seen})
-    assert {total for _, total, _ in seen} == {made.written.file_bytes} and seen[-1][
-        0
-    ] <= made.written.file_bytes
+                   work=Work(progress=lambda *step: seen.append(step)))  # fmt: skip
+    numbers = sum(t.rows * t.columns * t.count for t in made.written.layout.tensors)
+    weights = [(done, total) for done, total, what in seen if what != "sums"]
+    assert [done for done, _ in weights] == sorted({done for done, _ in weights})
+    assert {total for _, total in weights} == {numbers} and weights[-1] == (numbers, numbers)
+    assert seen[-1][2] == "sums" and seen[-1][0] == seen[-1][1]
 
 
 # --- weights that are refused ---
@@ -486,7 +490,7 @@ def tensor(dtype: Any = "F32", shape: Any = (4, 4), span: Any = (0, 64)) -> dict
 )
 def test_broken_headers_are_refused_in_one_sentence(tmp_path: Path, header: Any, words: str) -> None:
     with pytest.raises(ConvertError) as caught:
-        read_entries(raw_file(tmp_path / "m.safetensors", header))
+        read_entries(LocalFile(raw_file(tmp_path / "m.safetensors", header)))
     assert words in str(caught.value) and "m.safetensors" in str(caught.value)
 
 
@@ -495,10 +499,10 @@ def test_a_header_length_beyond_the_file_is_refused(tmp_path: Path, length: int)
     path = tmp_path / "m.safetensors"
     path.write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(100))
     with pytest.raises(ConvertError, match=f"the header says it is {length} bytes long"):
-        read_entries(path)
+        read_entries(LocalFile(path))
     path.write_bytes(b"abc")
     with pytest.raises(ConvertError, match="has 3 bytes"):
-        read_entries(path)
+        read_entries(LocalFile(path))
 
 
 def test_odd_offsets_types_and_strips_read_right(tmp_path: Path) -> None:
@@ -589,7 +593,7 @@ def test_defaults_out_of_range_are_refused(tmp_path: Path) -> None:
     ):
         path.write_text(json.dumps(settings))
         with pytest.raises(ConvertError) as caught:
-            generation_records(tmp_path, {}, 120)
+            generation_records(Folder(tmp_path), {}, 120)
         assert words in str(caught.value)
 
 

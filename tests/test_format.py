@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from colibri import blobwriter, description, library, synth
+from colibri import blobwriter, description, library, strips, synth, unfinished
 from colibri.blobfile import BlobFile, aligned_bytes
 from colibri.errors import BlobError, ConvertError, Detail, DoesNotFit, InputError, detail_sentence
 from colibri.format import Kinds, required
 from colibri.library import constants, ffi, load
 from colibri.tables import pack_struct
+from colibri.unfinished import Work
 from reference.matrix import Matrix
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,7 +91,8 @@ def test_the_version_is_the_headers() -> None:
     import colibri
 
     text = library.header_text("colibri.h")
-    numbers = [re.search(rf"VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR", "PATCH")]  # type: ignore[index]
+    parts = ("MAJOR", "MINOR", "PATCH")
+    numbers = [re.search(rf"VERSION_{part} (\d+)", text)[1] for part in parts]  # type: ignore[index]
     assert colibri.__version__ == ".".join(numbers)
 
 
@@ -153,9 +155,9 @@ def test_q4_means_experts_and_dense_ffn_and_leaves_router_and_switch_alone(tmp_p
 
 def test_bytes_do_not_depend_on_threads_or_strips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = synth.write_random_blob(tmp_path / "a.colibri", "mixed", 5, "q4", TEXTS)
-    monkeypatch.setattr(blobwriter, "STRIP_BYTES", 1)  # strips of 16 rows
+    monkeypatch.setattr(strips, "STRIP_BYTES", 1)  # strips of 16 rows
     source = synth.Weights(made.weights)
-    again = blobwriter.write_blob(tmp_path / "b.colibri", made.model, made.kinds, source, TEXTS, threads=5)
+    again = blobwriter.write_blob(tmp_path / "b.colibri", made.model, made.kinds, source, TEXTS, work=Work(5))
     assert again.identity == made.written.identity
     assert (tmp_path / "a.colibri").read_bytes() == (tmp_path / "b.colibri").read_bytes()
 
@@ -322,7 +324,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path: Path, monkeypatch: 
     with pytest.raises(ConvertError, match=r"layers\.0\.experts\.2\.up: row 3, column 5 is nan"):
         blobwriter.write_blob(tmp_path / "a.colibri", model, kinds, synth.Weights(weights))
     free = dataclasses.make_dataclass("Free", ["free"])(1000)
-    monkeypatch.setattr(blobwriter.shutil, "disk_usage", lambda folder: free)
+    monkeypatch.setattr(unfinished.shutil, "disk_usage", lambda folder: free)
     with pytest.raises(DoesNotFit, match="1000 bytes are free, the blob needs") as caught:
         blobwriter.write_blob(tmp_path / "a.colibri", model, kinds, synth.Weights(weights))
     assert caught.value.exit_code == 5

@@ -1,29 +1,31 @@
-"""A Hugging Face folder becomes one blob: description, weights in strips, tokenizer, template, defaults.
+"""A Hugging Face checkpoint becomes one blob: description, weights in strips, tokenizer, template, defaults.
 
-The result depends on the folder's content and the options alone: no dates, no paths, no host.
+The result depends on the checkpoint's content and the options alone: no dates, no paths, no host.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .blobwriter import Progress, Written, write_blob
-from .description import EVERY_LAYER, Model, record
+from .blobwriter import Written, check_target, write_blob
+from .description import EVERY_LAYER, Model
 from .errors import ConvertError, UsageError
 from .families import Described, describe
 from .family_table import IGNORED_TENSORS
 from .format import Kinds, Tensor, required
-from .library import values, version
-from .safetensors_reader import Checkpoint, Entry, parse_json
-from .tables import pack_struct
+from .library import version
+from .parts import join_parts, write_part
+from .safetensors_reader import WIDTH, Checkpoint, Entry
+from .sidefiles import texts_of
+from .source import Folder, Source
+from .unfinished import Unfinished, Work
 
 COMPARE = 1 << 20  # numbers compared at a time where a tied head is there twice
 
@@ -40,8 +42,7 @@ class ConvertOptions:
     experts: str | None = None
     tokenizer: bool = True  # False: a blob that takes token ids only
     overwrite: bool = False
-    source_name: str = ""  # in the provenance; default: the folder's name
-    threads: int | None = None
+    source_name: str = ""  # in the provenance; default: the folder's name or the hub's id
 
     def kinds(self, tied: bool) -> Kinds:
         """The kind of every group of tensors; a tied head has one kind with the embedding."""
@@ -93,9 +94,9 @@ class _Weights:
         return self.checkpoint.expect(self.described.tensor_name(tensor, expert), self.shape(tensor))
 
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
-        flat = self.checkpoint.floats(
-            self.entry(tensor, expert), first * tensor.columns, count * tensor.columns
-        )
+        entry = self.entry(tensor, expert)
+        flat = self.checkpoint.floats(entry, first * tensor.columns, count * tensor.columns)
+        self.checkpoint.profile.count(flat.size * WIDTH[entry.dtype])
         return flat.reshape(count, tensor.columns)
 
     def name(self, tensor: Tensor, expert: int) -> str:
@@ -107,7 +108,8 @@ class _Weights:
         used = set()
         for tensor in required(model):
             for expert in range(tensor.count):
-                used.add(self.entry(tensor, expert).name)
+                self.entry(tensor, expert)
+                used.add(self.described.tensor_name(tensor, expert))
         if model.tied:
             used |= self._second_head(model)
         used |= self._zeros()
@@ -116,7 +118,7 @@ class _Weights:
         for name, entry in self.checkpoint.entries.items():
             if name not in used and not IGNORED_TENSORS.fullmatch(name):
                 raise ConvertError(
-                    f"{entry.file}: tensor {name!r} belongs to nothing that config.json describes; "
+                    f"{entry.file}: tensor {entry.name!r} belongs to nothing that config.json describes; "
                     "weights and config do not belong together, or a newer Colibri may know it"
                 )
 
@@ -152,160 +154,120 @@ class _Weights:
         return {name}
 
 
-def read_document(path: Path, needed: bool = True, fraction: type = Decimal) -> dict[str, Any]:
-    """A JSON object; an absent one is {} unless it is needed."""
-    if not path.is_file():
-        if needed:
-            raise ConvertError(f"{path}: is missing; give the folder of a Hugging Face model")
-        return {}
-    try:
-        document = parse_json(path.read_bytes(), str(path), fraction)
-    except OSError as error:
-        raise ConvertError(f"{path}: cannot be read ({error.strerror}); check the folder") from None
-    if not isinstance(document, dict):
-        raise ConvertError(f"{path}: is not a JSON object; fetch it again")
-    return document
+def read_document(path: Path) -> dict[str, Any]:
+    """The JSON object of a config.json that stands alone."""
+    return Folder(Path(path).parent).document(Path(path).name)
 
 
-def _tokenizer(folder: Path, settings: dict[str, Any], vocab: int) -> bytes:
-    from .tokenizer import build_tokenizer_section
-
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ConvertError(
-            f"{path}: is missing; fetch it, or give --no-tokenizer for a blob that takes token ids only"
-        )
-    document = read_document(path, fraction=float)
-    entries = document.get("model", {}).get("vocab", {})
-    ids = list(entries.values()) if isinstance(entries, dict) else list(range(len(entries)))
-    ids += [token.get("id") for token in document.get("added_tokens") or []]
-    highest = max((i for i in ids if isinstance(i, int)), default=-1)
-    if highest >= vocab:
-        raise ConvertError(
-            f"{path}: has a token with id {highest}, config.json says vocab_size {vocab}; tokenizer and "
-            "weights do not belong together"
-        )
-    return build_tokenizer_section(document, settings)
-
-
-def _chat_template(folder: Path, settings: dict[str, Any]) -> str:
-    """chat_template.jinja, else the (default) template of tokenizer_config.json."""
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    template = settings.get("chat_template") or ""
-    if isinstance(template, list):
-        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
-        template = named.get("default") or ""
-    if not isinstance(template, str):
-        raise ConvertError(
-            f"{folder / 'tokenizer_config.json'}: chat_template is neither a text nor a list with a "
-            "default; fetch it again"
-        )
-    return template
-
-
-def _ids(document: dict[str, Any], key: str, vocab: int, subject: Path) -> list[int]:
-    value = document.get(key)
-    listed = value if isinstance(value, list) else [] if value is None else [value]
-    for one in listed:
-        if not isinstance(one, int) or isinstance(one, bool) or not 0 <= one < vocab:
-            raise ConvertError(f"{subject}: {key} is {one!r}; expected a token id below {vocab}")
-    return listed
-
-
-_SAMPLING = {
-    "temperature": ("TEMPERATURE", 0, None),
-    "top_k": ("TOP_K", 0, None),
-    "top_p": ("TOP_P", 0, 1),
-    "min_p": ("MIN_P", 0, 1),
-    "repetition_penalty": ("REPETITION", 0, None),
-}
-
-
-def generation_records(folder: Path, config: dict[str, Any], vocab: int) -> bytes:
-    """End ids of both files; sampling defaults only where generation_config.json says that it samples."""
-    path = folder / "generation_config.json"
-    settings = read_document(path, needed=False)
-    pairs: list[tuple[str, Any]] = []
-    ends = set(_ids(settings, "eos_token_id", vocab, path))
-    ends |= set(_ids(config, "eos_token_id", vocab, folder / "config.json"))
-    pairs += [("END", end) for end in sorted(ends)]
-    begins = _ids(settings, "bos_token_id", vocab, path) or _ids(
-        config, "bos_token_id", vocab, folder / "config.json"
-    )
-    pairs += [("BOS", begin) for begin in begins[:1]]
-    for name, (key, low, high) in _SAMPLING.items() if settings.get("do_sample") is True else ():
-        value = settings.get(name)
-        if value is None:
-            continue
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, Decimal))
-            or value < low
-            or (high and value > high)
-        ):
-            raise ConvertError(
-                f"{path}: {name} is {value!r}; expected a number from {low}"
-                + (f" to {high}" if high else " on")
-            )
-        pairs.append((key, int(value) if key == "TOP_K" else float(value)))
-    order = values("colibri_generation_key")
-    rows = [
-        record("colibri_generation_key", key, value)
-        for key, value in sorted(pairs, key=lambda p: order[p[0]])
-    ]
-    return b"".join(pack_struct("record", **row) for row in rows)
-
-
-def _provenance(described: Described, options: ConvertOptions, kinds: Kinds, name: str) -> bytes:
+def _provenance(described: Described, options: ConvertOptions, kinds: Kinds, source: Source) -> bytes:
     document = {
-        "source": name,
+        "source": options.source_name or source.name,
         "model_type": described.model_type,
         "weights": options.weights,
         "kinds": vars(kinds),
         "tool": f"colibri {version()}",
     }
+    if source.revision:
+        document["revision"] = source.revision
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _texts(folder: Path, config: dict[str, Any], options: ConvertOptions, vocab: int) -> dict[str, bytes]:
-    texts = {"GENERATION": generation_records(folder, config, vocab)}
-    if options.tokenizer:
-        settings = read_document(folder / "tokenizer_config.json", needed=False, fraction=float)
-        texts["TOKENIZER"] = _tokenizer(folder, settings, vocab)
-        texts["CHAT_TEMPLATE"] = _chat_template(folder, settings).encode()
-    return texts
+def _about(source: Source, checkpoint: Checkpoint, options: ConvertOptions, kinds: Kinds) -> dict[str, Any]:
+    """What an interrupted conversion, or a part, must agree in with the one that goes on."""
+    return {
+        "source": options.source_name or source.name,
+        "revision": source.revision,
+        "weights": source.content(checkpoint.files),
+        "options": {**vars(kinds), "tokenizer": options.tokenizer},
+        "tool": f"colibri {version()}",
+    }
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A conversion before its first strip: everything is checked but the values of the weights."""
+
+    described: Described
+    kinds: Kinds
+    weights: _Weights
+    texts: dict[str, bytes]
+    about: dict[str, Any]
+    stamp: str
+
+
+Patch = Callable[[Model], Model | None]
+
+
+@contextmanager
+def _prepared(
+    source: Source | Path, options: ConvertOptions, work: Work, patch: Patch | None = None
+) -> Iterator[_Prepared]:
+    with source if isinstance(source, Source) else Folder(source) as files:
+        config = files.document("config.json")
+        described = describe(config, files.subject("config.json"))
+        if patch:
+            described = replace(described, model=patch(described.model) or described.model)
+        kinds = options.kinds(described.model.tied)
+        checkpoint = Checkpoint(files, work.profile)
+        weights = _Weights(checkpoint, described)
+        weights.check(described.model, strict=patch is None)
+        texts = texts_of(files, config, options.tokenizer, described.model.vocab)
+        texts["PROVENANCE"] = _provenance(described, options, kinds, files)
+        about = _about(files, checkpoint, options, kinds)
+        yield _Prepared(described, kinds, weights, texts, about, files.stamp(checkpoint.files))
+        work.profile.stop()
 
 
 def convert(
-    source: Path,
+    source: Source | Path,
     output: Path,
     options: ConvertOptions | None = None,
-    patch_description: Callable[[Model], Model | None] | None = None,
-    progress: Progress | None = None,
+    patch_description: Patch | None = None,
+    work: Work | None = None,
 ) -> ConvertResult:
-    """Convert a folder with config.json, safetensors and tokenizer.json.
+    """Convert a source (a Path is a folder) with config.json, safetensors and tokenizer.json.
 
-    patch_description may change the description before anything is written (tests set wrong switches with
-    it); tensors that are then left over are not an error.
+    Interrupted, the same call goes on. patch_description may change the description before anything is
+    written (tests set wrong switches with it); tensors that are then left over are not an error.
     """
-    folder, options = Path(source), options or ConvertOptions()
-    if not folder.is_dir():
-        raise ConvertError(f"{folder}: no such folder; give the folder of a Hugging Face model")
-    config = read_document(folder / "config.json")
-    described = describe(config, str(folder / "config.json"))
-    if patch_description:
-        described = replace(described, model=patch_description(described.model) or described.model)
-    model = described.model
-    kinds = options.kinds(model.tied)
-    with Checkpoint(folder) as checkpoint:
-        weights = _Weights(checkpoint, described)
-        weights.check(model, strict=patch_description is None)
-        texts = _texts(folder, config, options, model.vocab)
-        name = options.source_name or re.sub(r"\s+", " ", folder.resolve().name)
-        texts["PROVENANCE"] = _provenance(described, options, kinds, name)
+    options, work = options or ConvertOptions(), work or Work()
+    if not Unfinished.journal_path(Path(output)).exists():  # else it may be the end of this very conversion
+        check_target(Path(output), options.overwrite)
+    with _prepared(source, options, work, patch_description) as made:
+        about = {**made.about, "times of the files": made.stamp}
         written = write_blob(
-            output, model, kinds, weights, texts, progress, options.overwrite, options.threads
+            output, made.described.model, made.kinds, made.weights, made.texts, options.overwrite, about, work
         )
-    return ConvertResult(written, described, kinds, {key: len(data) for key, data in texts.items() if data})
+    return _result(written, made)
+
+
+def convert_share(
+    source: Source | Path, output: Path, options: ConvertOptions, share: tuple[int, int], work: Work
+) -> Path:
+    """Make one part, (2, 8) is the second of eight; returns its path. Machines may have copies of the source."""
+    with _prepared(source, options, work) as made:
+        return write_part(
+            Path(output),
+            made.described.model,
+            made.kinds,
+            made.weights,
+            made.texts,
+            share,
+            options.overwrite,
+            made.about,
+            work,
+        )
+
+
+def join(source: Source | Path, output: Path, options: ConvertOptions, work: Work) -> ConvertResult:
+    """Put the parts of a conversion together; the source says what they must be."""
+    with _prepared(source, options, work) as made:
+        written = join_parts(
+            Path(output), made.described.model, made.kinds, made.texts, options.overwrite, made.about, work
+        )
+    return _result(written, made)
+
+
+def _result(written: Written, made: _Prepared) -> ConvertResult:
+    sizes = {name: len(data) for name, data in made.texts.items() if data}
+    return ConvertResult(written, made.described, made.kinds, sizes)

@@ -36,6 +36,10 @@ class MissingTool(ColibriError):
     exit_code = 4
 
 
+class Unreachable(MissingTool):
+    """What is needed lies behind a network that is not there now; work that was begun can go on later."""
+
+
 class DoesNotFit(ColibriError):
     """Not enough memory or disk space for what was asked."""
 

@@ -10,7 +10,8 @@ from .format import Layout, Section, Tensor, kind_value
 from .library import constants, ffi, load, values
 
 
-def _crc(data: Any, before: int = 0) -> int:
+def crc32c(data: Any, before: int = 0) -> int:
+    """CRC32C of bytes, or going on from a CRC."""
     return int(load().colibri_crc32c(before, ffi().from_buffer(data), len(data)))
 
 
@@ -22,7 +23,7 @@ class Sum:
         self.sha = hashlib.sha256()
 
     def add(self, data: Any) -> None:
-        self.crc = _crc(data, self.crc)
+        self.crc = crc32c(data, self.crc)
         self.sha.update(data)
 
     def half(self) -> bytes:
@@ -127,6 +128,6 @@ def _sealed(image: bytearray, layout: Layout) -> bytes:
     total.add(bytes(image))
     identity = total.sha.digest()
     image[:size] = pack_struct(
-        "blob_header", **header, tables_crc=total.crc, identity=identity, identity_crc=_crc(identity)
+        "blob_header", **header, tables_crc=total.crc, identity=identity, identity_crc=crc32c(identity)
     )
     return bytes(image)

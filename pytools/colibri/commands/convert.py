@@ -1,4 +1,4 @@
-"""`colibri convert`: a Hugging Face folder becomes one .colibri file."""
+"""`colibri convert`: a Hugging Face folder or hub id becomes one .colibri file."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import argparse
 import re
 from pathlib import Path
 
-from ..convert import ConvertOptions, convert
+from ..convert import ConvertOptions, convert, convert_share, join
 from ..errors import InputError, UsageError
 from ..format import KINDS
 from ..output import Output, bytes_text
+from ..progress import progress_bar
+from ..source import HUB_ID, Folder, Source
+from ..unfinished import Work
 from .common import positive
 
 EXAMPLES = (
     "colibri convert ./SmolLM2-135M-Instruct -o smol.colibri",
-    "colibri convert ./Mixtral -o mixtral.colibri --weights q4 --attention q8",
+    "colibri convert ./Mixtral -o mixtral.colibri --weights q4 --shard 1/8",
 )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument(
-        "source", metavar="FOLDER", help="a folder with config.json, *.safetensors and tokenizer.json"
+        "source", metavar="SOURCE", help="a folder with config.json, *.safetensors and tokenizer.json"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="the file to write (default: FOLDER's name)"
+        "-o", "--output", type=Path, metavar="FILE", help="the file to write (default: SOURCE's name)"
     )
     parser.add_argument(
         "--weights",
@@ -39,32 +42,47 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source-name", default="", metavar="NAME", help="name kept in the file as its source"
     )
-    parser.add_argument("--threads", type=positive, metavar="N", help="threads that pack weights")
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="threads that pack weights (default: up to 4)"
+    )
+    apart = parser.add_mutually_exclusive_group()
+    apart.add_argument(
+        "--shard",
+        type=share,
+        metavar="I/N",
+        help="write part I of N beside the output, FILE.IofN, for --join; parts may be made anywhere",
+    )
+    apart.add_argument("--join", action="store_true", help="put the parts beside the output together")
 
 
-def local_folder(source: str) -> Path:
+def share(text: str) -> tuple[int, int]:
+    """3/8."""
+    found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"expected I/N such as 1/8 .. 8/8, found {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def source_of(options: argparse.Namespace) -> Source:
     """The folder; an id of the hub is refused by name."""
-    path = Path(source)
+    path = Path(options.source)
     if path.is_dir():
-        return path
-    if (
-        re.fullmatch(r"(hf:|hf://|https://huggingface\.co/)?[\w.-]+/[\w.-]+", source)
-        and not path.parent.is_dir()
-    ):
+        return Folder(path)
+    if HUB_ID.fullmatch(options.source) and not path.parent.is_dir():
         raise UsageError(
-            f"{source}: looks like a model id of a hub; this version converts local folders only: "
+            f"{options.source}: looks like a model id of a hub; this version converts local folders only: "
             "download the model first and give its folder"
         )
     raise InputError(
-        f"{source}: no such folder; give the folder of a Hugging Face model (config.json, "
+        f"{options.source}: no such folder; give the folder of a Hugging Face model (config.json, "
         "*.safetensors, tokenizer.json)"
     )
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Convert and say what came out."""
-    source = local_folder(options.source)
-    target = options.output or Path(f"{source.resolve().name}.colibri")
+    source = source_of(options)
+    target = options.output or Path(f"{source.name.split('/')[-1]}.colibri")
     chosen = ConvertOptions(
         weights=options.weights,
         embed=options.embed,
@@ -75,10 +93,24 @@ def run(options: argparse.Namespace, output: Output) -> int:
         tokenizer=not options.no_tokenizer,
         overwrite=options.overwrite,
         source_name=options.source_name,
-        threads=options.threads,
     )
-    with output.progress("converting") as report:
-        made = convert(source, target, chosen, progress=lambda done, total, what: report(done, total))
+    work = Work(note=output.note)
+    if options.threads:
+        work.threads = options.threads
+    with progress_bar(output.verbosity >= 0) as work.progress:
+        if options.shard:
+            part = convert_share(source, target, chosen, options.shard, work)
+        else:
+            made = (join if options.join else convert)(source, target, chosen, work=work)
+    output.detail(work.profile.sentence())
+    if options.shard:
+        output.document(
+            {"path": str(part), "part": "/".join(map(str, options.shard)), "profile": work.profile.document()}
+        )
+        output.result(
+            f"{part}: part {options.shard[0]} of {options.shard[1]}, {bytes_text(part.stat().st_size)}"
+        )
+        return 0
     output.document(
         {
             "path": str(made.path),
@@ -86,6 +118,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
             "file_bytes": made.written.file_bytes,
             "model_type": made.described.model_type,
             "kinds": vars(made.kinds),
+            "profile": work.profile.document(),
         }
     )
     output.result(f"{made.path}: {bytes_text(made.written.file_bytes)}, identity {made.written.identity}")
