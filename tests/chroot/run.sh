@@ -44,6 +44,8 @@ else
     tar -C "$root" -xf "$archive"
 fi
 
+chmod 755 "$root"                               # mktemp made it private
+
 # ---- what the machine knows about its network ----
 copy() { [ ! -e "$1" ] || { mkdir -p "$root$(dirname "$1")"; cp -aL "$1" "$root$(dirname "$1")/"; }; }
 for path in /etc/resolv.conf /etc/hosts /etc/pip.conf /etc/xdg/pip "$HOME/.config/pip" "$HOME/.pip" \
