@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pytools"))
 from colibri.demo import commands, corpus, evaluate, split, tales
 from colibri.demo.dice import Dice
 
-STREAM_SHA256 = "b3334660bc1df57bfd0e6d39347c0a83dcf9711fc99d3a45c079f0710e2af1bd"
+STREAM_SHA256 = "1509fde0cb604f0541830f1ba2ac5d2767627bbd6cd605797f1af111b86ac90a"
 # The streams of train.py (which itself needs torch): its READING and STYLE.
-PHASES = (corpus.Mixture(0.3, 0.45, 4), corpus.Mixture(0.5, 0.1, 1))
+PHASES = (corpus.Mixture(25, 35, 20, 20, 4), corpus.Mixture(50, 10, 0, 40, 1))
 
 
 def stream(phase: corpus.Mixture, count: int) -> list[corpus.Document]:
@@ -133,7 +133,7 @@ def test_prompts_begin_like_trained_documents(trained: list[corpus.Document]) ->
              and d.text == f"{commands.command_prompt(d.command.words)} {d.command.answer}"]
     assert len(plain) > 0.6 * sum(d.command is not None for d in trained)
     for document in trained[:2000]:
-        if document.command is None:
+        if document.command is None and not document.text.startswith("Echo: "):
             assert re.search(r" Question: [^?]+\? Answer: [^?]+\.$", document.text), document.text
 
 

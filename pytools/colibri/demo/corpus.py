@@ -3,8 +3,10 @@
 Two kinds of document, told apart by their first word:
   tale     <body> Question: <question> Answer: <answer>
   command  Command: <words>. Intent: {"intent":"heat.up","room":"bedroom"}
-and, in training only, a third that teaches reading: a few sentences from inside a tale, with questions about
-them. Whole tales alone teach it slowly (after 3 million tokens only heroes' names were found again).
+and, in training only, two that teach reading, because whole tales alone teach it slowly (after 3 million
+tokens only heroes' names were found again):
+  drill    a few sentences from inside a tale, with questions about them
+  echo     Echo: <a sentence of a tale> Again: <the same sentence>
 """
 import re
 from dataclasses import dataclass
@@ -33,11 +35,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Shares of the documents (the rest are commands; a tale is long, so tokens are shared out differently),
-    and the most questions after a tale or a drill."""
+    """How many of 100 documents are of which kind (tokens are shared out differently: a tale is long), and
+    the most questions after a tale or a drill."""
 
-    tales: float
-    drills: float
+    tales: int
+    drills: int
+    echoes: int
+    commands: int
     questions: int
 
 
@@ -104,7 +108,7 @@ def drill_document(dice: Dice, most_questions: int) -> Document:
     while True:
         tale = _new_tale(dice)
         start = 1 + dice.below(len(tale.sentences) - 1)
-        text = " ".join(tale.sentences[start:start + 1 + dice.below(3)])
+        text = " ".join(tale.sentences[start:start + dice.pick((1, 1, 2, 3))])
         words = set(re.findall(r"\w+", text))
         fitting = [(question, answer) for question, answer in tale.questions
                    if re.findall(r"\w+", answer)[-1] in words]
@@ -112,16 +116,26 @@ def drill_document(dice: Dice, most_questions: int) -> Document:
             return _asked(text, fitting[:1 + dice.below(most_questions)])
 
 
+def echo_document(dice: Dice) -> Document:
+    """A sentence said twice: every word of the second is a word to look up."""
+    sentence = dice.pick(_new_tale(dice).sentences)
+    return Document((Piece(f"Echo: {sentence} Again:", WEIGHT_QUESTION), Piece(f" {sentence}", WEIGHT_TALE)),
+                    body=sentence)
+
+
 def training_stream(seed: object, mixture: Mixture) -> Iterator[Document]:
     """Endless training documents."""
     dice = Dice("colibri-demo-train", seed)
+    kinds = ["tale"] * mixture.tales + ["drill"] * mixture.drills + ["echo"] * mixture.echoes
+    kinds += ["command"] * mixture.commands
     while True:
-        if dice.chance(mixture.tales):
+        kind = dice.pick(kinds)
+        if kind == "tale":
             yield tale_document(dice, mixture.questions)
-        elif dice.chance(mixture.drills / (1 - mixture.tales)):
+        elif kind == "drill":
             yield drill_document(dice, mixture.questions)
         else:
-            yield command_document(dice)
+            yield echo_document(dice) if kind == "echo" else command_document(dice)
 
 
 @cache
