@@ -1,7 +1,8 @@
-"""The sampler against a slow numpy one (docs/NUMERICS.md section 8), and stop strings against plain search."""
+"""The sampler against a slow numpy one (docs/NUMERICS.md section 8), and stop strings against a search."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -9,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import textroom
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import textroom
 from reference import vecmath
 
 F = np.float32
@@ -67,8 +67,17 @@ def reference(logits: np.ndarray, recent: Sequence[int], options: dict[str, Any]
 def draw(logits: np.ndarray, recent: Sequence[int] = (), **changes: Any) -> tuple[int, dict[str, Any]]:
     """(token or negative status of the core, all options)."""
     ffi, lib = textroom.library()
-    options: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
-                               "seed": 1, "sequence": 0, "position": 0, **changes}  # fmt: skip
+    options: dict[str, Any] = {
+        "temperature": 1.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "seed": 1,
+        "sequence": 0,
+        "position": 0,
+        **changes,
+    }
     given_options = ffi.new("colibri_sampling *", options)
     row = np.ascontiguousarray(logits, dtype=F)
     vocab = len(row)
@@ -76,8 +85,9 @@ def draw(logits: np.ndarray, recent: Sequence[int] = (), **changes: Any) -> tupl
     scratch = ffi.new("uint8_t[]", size + textroom.SPARE)
     ffi.buffer(scratch)[size:] = b"\xa5" * textroom.SPARE
     token = ffi.new("uint32_t *", 0xFFFFFFFF)
-    status = lib.colibri_sampler_draw(ffi.from_buffer("float[]", row), vocab, given_options, list(recent), len(recent),
-                                      scratch, token)  # fmt: skip
+    status = lib.colibri_sampler_draw(
+        ffi.from_buffer("float[]", row), vocab, given_options, list(recent), len(recent), scratch, token
+    )
     assert ffi.buffer(scratch)[size:] == b"\xa5" * textroom.SPARE
     if status < 0:
         assert token[0] == 0xFFFFFFFF
@@ -104,10 +114,17 @@ def test_every_combination_gives_the_token_of_the_definition() -> None:
             logits = np.round(logits)  # ties
         recent = [dice.randrange(vocab) for _ in range(dice.choice([0, 3, 20]))]
         token, options = draw(
-            logits, recent, seed=dice.getrandbits(64), sequence=dice.randrange(4), position=turn,
-            temperature=dice.choice([0.0, 0.01, 0.7, 1.0, 2.5]), top_k=dice.choice([0, 0, 1, 5, 40, 5000]),
-            top_p=dice.choice([1.0, 1.0, 0.9, 0.5, 1e-6]), min_p=dice.choice([0.0, 0.0, 0.05, 0.5, 1.0]),
-            repetition_penalty=dice.choice([1.0, 1.3, 0.8]))  # fmt: skip
+            logits,
+            recent,
+            seed=dice.getrandbits(64),
+            sequence=dice.randrange(4),
+            position=turn,
+            temperature=dice.choice([0.0, 0.01, 0.7, 1.0, 2.5]),
+            top_k=dice.choice([0, 0, 1, 5, 40, 5000]),
+            top_p=dice.choice([1.0, 1.0, 0.9, 0.5, 1e-6]),
+            min_p=dice.choice([0.0, 0.0, 0.05, 0.5, 1.0]),
+            repetition_penalty=dice.choice([1.0, 1.3, 0.8]),
+        )
         assert token == reference(logits, recent, options), (turn, vocab, options)
         seen.add(token)
     assert len(seen) > 100
@@ -115,7 +132,9 @@ def test_every_combination_gives_the_token_of_the_definition() -> None:
 
 def test_a_vocabulary_of_full_size_gives_the_token_of_the_definition() -> None:
     logits = np.random.default_rng(3).normal(0, 3, 151_936).astype(F)
-    for position, changes in enumerate([{}, {"top_p": 0.95}, {"top_k": 50}, {"min_p": 0.02}, {"temperature": 0.0}]):
+    for position, changes in enumerate(
+        [{}, {"top_p": 0.95}, {"top_k": 50}, {"min_p": 0.02}, {"temperature": 0.0}]
+    ):
         token, options = draw(logits, [5, 6], position=position, repetition_penalty=1.1, **changes)
         assert token == reference(logits, [5, 6], options)
 
@@ -138,11 +157,21 @@ def test_equal_logits_go_to_the_lower_id() -> None:
     assert draw(np.array([0.0, -0.0], dtype=F), temperature=0.0)[0] == 0
 
 
-@pytest.mark.parametrize("changes", [
-    {"temperature": -1.0}, {"temperature": math.nan}, {"temperature": math.inf}, {"top_p": 0.0}, {"top_p": 1.5},
-    {"top_p": math.nan}, {"min_p": -0.1}, {"min_p": 1.1}, {"repetition_penalty": 0.0},
-    {"repetition_penalty": math.inf},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"temperature": -1.0},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"top_p": math.nan},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": math.inf},
+    ],
+)
 def test_parameters_outside_their_range_are_refused(changes: dict[str, float]) -> None:
     assert draw(np.zeros(4), **changes)[0] == -1
 
@@ -192,12 +221,16 @@ def watch(stops: Sequence[bytes], pieces: Sequence[bytes]) -> tuple[bytes, bool,
 
 
 @settings(max_examples=400, deadline=None)
-@given(data=st.binary(max_size=30).map(lambda b: bytes(x % 3 for x in b)),
-       stops=st.lists(st.binary(max_size=6).map(lambda b: bytes(x % 3 for x in b)), max_size=4),
-       cuts=st.lists(st.integers(0, 30), max_size=6))  # fmt: skip
-def test_stop_strings_are_found_wherever_the_borders_fall(data: bytes, stops: list[bytes], cuts: list[int]) -> None:
+@given(
+    data=st.binary(max_size=30).map(lambda b: bytes(x % 3 for x in b)),
+    stops=st.lists(st.binary(max_size=6).map(lambda b: bytes(x % 3 for x in b)), max_size=4),
+    cuts=st.lists(st.integers(0, 30), max_size=6),
+)
+def test_stop_strings_are_found_wherever_the_borders_fall(
+    data: bytes, stops: list[bytes], cuts: list[int]
+) -> None:
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    pieces = [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [data[a:b] for a, b in itertools.pairwise(places)]
     before = first_stop(data, stops)
     shown, stopped, most = watch(stops, pieces)
     assert stopped == (before is not None)
@@ -206,5 +239,7 @@ def test_stop_strings_are_found_wherever_the_borders_fall(data: bytes, stops: li
 
 
 def test_only_what_may_become_a_stop_string_is_held_back() -> None:
-    shown, stopped, most = watch([b"<|end|>", b"\n\n"], [b"one <|en", b"ough\n", b"two", b"<|e", b"nd|> three"])
+    shown, stopped, most = watch(
+        [b"<|end|>", b"\n\n"], [b"one <|en", b"ough\n", b"two", b"<|e", b"nd|> three"]
+    )
     assert (shown, stopped, most) == (b"one <|enough\ntwo", True, 4)

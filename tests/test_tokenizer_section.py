@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import textroom
 from colibri import tokenizer_tables
 from colibri.chat import render
@@ -44,20 +43,43 @@ REFUSALS: list[tuple[str, Path, Any, str]] = [
     ("smollm", ("normalizer",), {"type": "NFKC"}, "NFKC"),
     ("smollm", ("normalizer",), {"type": "Lowercase"}, "Lowercase"),
     ("smollm", ("normalizer",), {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}, "Replace"),
-    ("smollm", ("normalizer",), {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, "U+2581"),
+    (
+        "smollm",
+        ("normalizer",),
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        "U+2581",
+    ),
     ("smollm", ("pre_tokenizer",), {"type": "Whitespace"}, "Whitespace"),
-    ("smollm", ("pre_tokenizer", "pretokenizers", 0), {"pattern": {"Regex": r"\p{N}{1,4}"}, **SPLIT}, "{1,4}"),
-    ("smollm", ("pre_tokenizer", "pretokenizers", 0), {"pattern": {"Regex": r"\p{N}"}, **SPLIT, "invert": True},
-     "invert"),
-    ("smollm", ("pre_tokenizer", "pretokenizers", 0), {"pattern": {"Regex": r"\p{N}"}, **SPLIT, "behavior": "Removed"},
-     "Removed"),
+    (
+        "smollm",
+        ("pre_tokenizer", "pretokenizers", 0),
+        {"pattern": {"Regex": r"\p{N}{1,4}"}, **SPLIT},
+        "{1,4}",
+    ),
+    (
+        "smollm",
+        ("pre_tokenizer", "pretokenizers", 0),
+        {"pattern": {"Regex": r"\p{N}"}, **SPLIT, "invert": True},
+        "invert",
+    ),
+    (
+        "smollm",
+        ("pre_tokenizer", "pretokenizers", 0),
+        {"pattern": {"Regex": r"\p{N}"}, **SPLIT, "behavior": "Removed"},
+        "Removed",
+    ),
     ("smollm", ("pre_tokenizer", "pretokenizers", 1, "add_prefix_space"), True, "add_prefix_space"),
     ("smollm", ("pre_tokenizer", "pretokenizers"), [{"type": "ByteLevel"}, {"type": "Digits"}], "Digits"),
     ("smollm", ("pre_tokenizer",), "ByteLevel", "pre_tokenizer"),
     ("smollm", ("decoder",), None, "decoder"),
     ("smollm", ("decoder",), {"type": "WordPiece"}, "WordPiece"),
     ("smollm", ("post_processor",), {"type": "BertProcessing"}, "BertProcessing"),
-    ("smollm", ("post_processor",), {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}]}, "<s>"),
+    (
+        "smollm",
+        ("post_processor",),
+        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}]},
+        "<s>",
+    ),
     ("smollm", ("added_tokens", 0, "id"), 5, "added_tokens"),
     ("smollm", ("added_tokens", 0, "content"), "<|im_end|>", "added_tokens"),
     ("smollm", ("added_tokens", 0, "content"), "x" * 1025, "1024"),
@@ -65,7 +87,7 @@ REFUSALS: list[tuple[str, Path, Any, str]] = [
     ("llama2", ("model", "ignore_merges"), True, "ignore_merges"),
     ("llama2", ("decoder", "decoders", 3, "stop"), 1, "Strip"),
     ("llama2", ("model", "vocab", "<0x41>"), None, "<0x41>"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "path", "value", "word"), REFUSALS)
@@ -92,16 +114,25 @@ def test_fields_without_effect_change_no_byte() -> None:
     document, settings, _ = case("smollm")
     whole = build_tokenizer_section(document, settings)
     assert build_tokenizer_section(copy.deepcopy(document), copy.deepcopy(settings)) == whole
-    for path, value in ((("truncation",), {"max_length": 5}), (("padding",), {"length": 9}), (("version",), "9"),
-                        (("model", "byte_fallback"), True), (("decoder", "trim_offsets"), False)):  # fmt: skip
+    for path, value in (
+        (("truncation",), {"max_length": 5}),
+        (("padding",), {"length": 9}),
+        (("version",), "9"),
+        (("model", "byte_fallback"), True),
+        (("decoder", "trim_offsets"), False),
+    ):
         assert build_tokenizer_section(change("smollm", path, value), settings) == whole
 
 
 def test_ids_of_the_settings_stand_in_the_header() -> None:
     document = case("smollm")[0]
     start, end = (token["id"] for token in document["added_tokens"][:2])
-    settings = {"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, "pad_token": None,
-                "add_eos_token": True}  # fmt: skip
+    settings = {
+        "bos_token": "<|im_start|>",
+        "eos_token": {"content": "<|im_end|>"},
+        "pad_token": None,
+        "add_eos_token": True,
+    }
     core = textroom.Tokenizer(build_tokenizer_section(document, settings))
     head = core.view.head
     assert (head.bos, head.eos, head.pad, head.unk) == (start, end, 0xFFFFFFFF, 0xFFFFFFFF)
@@ -123,10 +154,20 @@ def test_every_code_point_is_cut_as_the_library_cuts_it(name: str) -> None:
 
 
 def test_the_classes_are_those_of_known_characters() -> None:
-    """A few characters whose classes are fixed by the Unicode standard, and one that engines disagree about."""
-    known = {"UPPER": "AZ\u00c9\u01c5", "LOWER": "az\u00e9", "OTHER_LETTER": "\u65e5\u02b0\u00aa", "MARK": "\u0301\u0903",
-             "NUMBER": "0\u00bd\u2167", "PUNCTUATION": "!_\u2014", "SYMBOL": "+$\u20ac", "SPACE": " \n\u00a0\u3000",
-             "NUMERIC": "0\u00bd\u2167", "STRIP": " \n\u00a0\u3000", "WORD": "aZ0_\u0301\u65e5"}  # fmt: skip
+    """A few characters whose classes the Unicode standard fixes; the general classes do not overlap."""
+    known = {
+        "UPPER": "AZ\u00c9\u01c5",
+        "LOWER": "az\u00e9",
+        "OTHER_LETTER": "\u65e5\u02b0\u00aa",
+        "MARK": "\u0301\u0903",
+        "NUMBER": "0\u00bd\u2167",
+        "PUNCTUATION": "!_\u2014",
+        "SYMBOL": "+$\u20ac",
+        "SPACE": " \n\u00a0\u3000",
+        "NUMERIC": "0\u00bd\u2167",
+        "STRIP": " \n\u00a0\u3000",
+        "WORD": "aZ0_\u0301\u65e5",
+    }
     for name, characters in known.items():
         inside = tokenizer_tables.character_class(name)
         assert all(inside[ord(character)] for character in characters), name
@@ -138,23 +179,34 @@ def test_the_classes_are_those_of_known_characters() -> None:
 def test_the_sections_of_different_rules_differ_where_it_matters() -> None:
     """A test of the tests: with another rule the ids would not be the library's."""
     wrong: list[tuple[str, Path, Any]] = [
-        ("qwen", ("normalizer",), None), ("gpt2-prefix", ("pre_tokenizer", "add_prefix_space"), False),
+        ("qwen", ("normalizer",), None),
+        ("gpt2-prefix", ("pre_tokenizer", "add_prefix_space"), False),
         ("o200k", ("pre_tokenizer", "pretokenizers", 0, "pattern", "Regex"), CL100K % r"\p{N}{1,3}"),
-        ("smollm", ("added_tokens",), []), ("llama3", ("model", "ignore_merges"), False),
-        ("llama2", ("normalizer", "normalizers"), [{"type": "Replace", "pattern": {"String": " "}, "content": MARK}])]
+        ("smollm", ("added_tokens",), []),
+        ("llama3", ("model", "ignore_merges"), False),
+        (
+            "llama2",
+            ("normalizer", "normalizers"),
+            [{"type": "Replace", "pattern": {"String": " "}, "content": MARK}],
+        ),
+    ]
     for name, path, value in wrong:
         library = case(name)[2]
         texts = corpus(300, 8, ["<|im_start|>"])
         core = textroom.Tokenizer(build_tokenizer_section(change(name, path, value), {}))
         library.encode_special_tokens = False
-        equal = [core.encode(text) == library.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
-                 for text in texts]  # fmt: skip
+        equal = [
+            core.encode(text) == library.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
+            for text in texts
+        ]
         assert not all(equal), name
 
 
-CHATML = ("{% if messages[0].role != 'system' %}{{ bos_token }}system\nbe kind<|im_end|>\n{% endif %}"
-          "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
-          "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")  # fmt: skip
+CHATML = (
+    "{% if messages[0].role != 'system' %}{{ bos_token }}system\nbe kind<|im_end|>\n{% endif %}"
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 def markers(core: textroom.Tokenizer) -> list[bytes] | int:
@@ -177,17 +229,34 @@ def test_a_plain_chat_template_becomes_role_markers() -> None:
     assert isinstance(found, list)
     start, end = "<|im_start|>", "<|im_end|>\n"
     assert [text.decode() for text in found] == [
-        f"{start}system\nbe kind{end}", f"{start}system\n", end, f"{start}user\n", end, f"{start}assistant\n", end]
+        f"{start}system\nbe kind{end}",
+        f"{start}system\n",
+        end,
+        f"{start}user\n",
+        end,
+        f"{start}assistant\n",
+        end,
+    ]
     named = dict(zip(MARKERS, (text.decode() for text in found), strict=True))
-    chat = [{"role": "user", "content": " a "}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+    chat = [
+        {"role": "user", "content": " a "},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
     for messages in (chat, [{"role": "system", "content": "s"}, *chat]):
         assert compose(named, messages) == render(CHATML, messages, {"bos_token": start}, "test")
 
 
-@pytest.mark.parametrize("template", [
-    "", "{{ messages[0].content }}{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
-    CHATML.replace("'\n' + message['content']", "'\n' + message['content'] + loop.index | string"),
-    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ messages | length }}"])  # fmt: skip
+@pytest.mark.parametrize(
+    "template",
+    [
+        "",
+        "{{ messages[0].content }}{{ raise_exception('no') }}",
+        "{% for m in messages %}{{ m.content | upper }}{% endfor %}",
+        CHATML.replace("'\n' + message['content']", "'\n' + message['content'] + loop.index | string"),
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ messages | length }}",
+    ],
+)
 def test_a_template_that_does_more_has_no_markers(template: str) -> None:
     document, settings, _ = case("smollm")
     core = textroom.Tokenizer(build_tokenizer_section(document, settings, template))

@@ -16,7 +16,6 @@ from typing import Any
 
 import cffi
 import pytest
-
 from colibri.library import declarations
 
 CORE = Path(__file__).resolve().parents[1] / "core"
@@ -89,8 +88,14 @@ class Tokenizer:
             self.ffi.buffer(self.scratch)[self.bytes : self.bytes + SPARE] = b"\xa5" * SPARE
             self.limit = limit
 
-    def encode(self, text: bytes, flags: int = SPECIAL, budget: int = UNLIMITED, limit: int | None = None,
-               capacity: int | None = None) -> list[int]:  # fmt: skip
+    def encode(
+        self,
+        text: bytes,
+        flags: int = SPECIAL,
+        budget: int = UNLIMITED,
+        limit: int | None = None,
+        capacity: int | None = None,
+    ) -> list[int]:
         """The ids of a text; self.most is then the most steps of one call, self.steps those of all."""
         self.plan(max(3 * len(text), 256) if limit is None else limit)
         room = 2 * len(text) + 16 if capacity is None else capacity
@@ -98,8 +103,9 @@ class Tokenizer:
         count = self.ffi.new("uint32_t *")
         self.most, self.steps = 0, 0
         while True:
-            status = self.lib.colibri_tokenizer_encode(self.view, self.scratch, self.limit, text, len(text), flags,
-                                                       budget, ids, room, count)  # fmt: skip
+            status = self.lib.colibri_tokenizer_encode(
+                self.view, self.scratch, self.limit, text, len(text), flags, budget, ids, room, count
+            )
             before, self.steps = self.steps, self.lib.colibri_tokenizer_steps(self.scratch)
             self.most = max(self.most, self.steps - before)
             if status != AGAIN:

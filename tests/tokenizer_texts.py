@@ -1,4 +1,4 @@
-"""Texts that tell tokenizers apart: scripts, spaces, code, contractions, marks, broken UTF-8, special tokens."""
+"""Texts that tell tokenizers apart: scripts, spaces, code, contractions, marks, broken UTF-8, specials."""
 
 from __future__ import annotations
 
@@ -27,12 +27,54 @@ POOLS = (
     "\u2581\u0120\u010a\u00a1\u00ff",
 )
 WORDS = (
-    "the", "don't", "I'll", "we've", "it'S", "'RE", "'Ll", "x'\u017f", "'", "''s", "HeLLo", "camelCase", "HTTPServer",
-    "snake_case", "3.14", "1,000,000", "2024-01-31", "x=[1,2];", "http://a.b/c?d=e&f#g", "user@host", "C++", "f(x)",
-    "for (int i = 0; i < 10; i++) {\n    x += 1;\n}", "def f(x):\n\treturn x\r\n", "  ", "   ", "\n\n\n", "\r\n", "\r",
-    " \n \n x", "\t\t", "a b", "caf\u00e9", "cafe\u0301", "na\u00efve", "\u1e69s\u0323\u0307", "\u00bfqu\u00e9?",
-    "\u2581hello", "...", "!!", "--", "/*", "*/", "\u201cquoted\u201d", "\u2014", "\u20ac5", "#1",
-)  # fmt: skip
+    "the",
+    "don't",
+    "I'll",
+    "we've",
+    "it'S",
+    "'RE",
+    "'Ll",
+    "x'\u017f",
+    "'",
+    "''s",
+    "HeLLo",
+    "camelCase",
+    "HTTPServer",
+    "snake_case",
+    "3.14",
+    "1,000,000",
+    "2024-01-31",
+    "x=[1,2];",
+    "http://a.b/c?d=e&f#g",
+    "user@host",
+    "C++",
+    "f(x)",
+    "for (int i = 0; i < 10; i++) {\n    x += 1;\n}",
+    "def f(x):\n\treturn x\r\n",
+    "  ",
+    "   ",
+    "\n\n\n",
+    "\r\n",
+    "\r",
+    " \n \n x",
+    "\t\t",
+    "a b",
+    "caf\u00e9",
+    "cafe\u0301",
+    "na\u00efve",
+    "\u1e69s\u0323\u0307",
+    "\u00bfqu\u00e9?",
+    "\u2581hello",
+    "...",
+    "!!",
+    "--",
+    "/*",
+    "*/",
+    "\u201cquoted\u201d",
+    "\u2014",
+    "\u20ac5",
+    "#1",
+)
 
 
 def _break(data: bytes, dice: random.Random) -> bytes:
@@ -73,7 +115,16 @@ def text(dice: random.Random, specials: Sequence[str] = ()) -> str:
 def corpus(count: int, seed: int, specials: Sequence[str] = ()) -> list[bytes]:
     """`count` texts as bytes; about one in seven is not UTF-8, one in thirty is random bytes."""
     dice = random.Random(seed)
-    out = [b"", b" ", b"\n", b"\xef\xbf\xbd", b"\xf0\x9f\x99", b"\xed\xa0\x80", b"\xc0\xaf", b"\xf4\x90\x80\x80"]
+    out = [
+        b"",
+        b" ",
+        b"\n",
+        b"\xef\xbf\xbd",
+        b"\xf0\x9f\x99",
+        b"\xed\xa0\x80",
+        b"\xc0\xaf",
+        b"\xf4\x90\x80\x80",
+    ]
     while len(out) < count:
         data = text(dice, specials).encode("utf-8")
         choice = dice.random()

@@ -211,8 +211,13 @@ def _symbols(section: _Section, model: _Model, rules: Rules) -> None:
 def _added(section: _Section, model: _Model, rules: Rules) -> set[str]:
     """The added tokens, in the order they are looked up; returns the character classes they need."""
     c = section.c
-    flags = {"special": c.ADDED_SPECIAL, "normalized": c.ADDED_NORMALIZED, "lstrip": c.ADDED_LSTRIP,
-             "rstrip": c.ADDED_RSTRIP, "single_word": c.ADDED_SINGLE_WORD}  # fmt: skip
+    flags = {
+        "special": c.ADDED_SPECIAL,
+        "normalized": c.ADDED_NORMALIZED,
+        "lstrip": c.ADDED_LSTRIP,
+        "rstrip": c.ADDED_RSTRIP,
+        "single_word": c.ADDED_SINGLE_WORD,
+    }
     rows = []
     for token in model.added:
         bits = sum(bit for name, bit in flags.items() if token.get(name))

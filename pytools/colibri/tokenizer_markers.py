@@ -11,8 +11,15 @@ from collections.abc import Mapping, Sequence
 from .chat import render
 from .errors import ColibriError
 
-NAMES = ("BEGIN", "SYSTEM_BEFORE", "SYSTEM_AFTER", "USER_BEFORE", "USER_AFTER", "ASSISTANT_BEFORE",
-         "ASSISTANT_AFTER")  # fmt: skip
+NAMES = (
+    "BEGIN",
+    "SYSTEM_BEFORE",
+    "SYSTEM_AFTER",
+    "USER_BEFORE",
+    "USER_AFTER",
+    "ASSISTANT_BEFORE",
+    "ASSISTANT_AFTER",
+)
 _ROLES = {"s": "system", "u": "user", "a": "assistant"}
 
 
@@ -68,8 +75,10 @@ def _find(template: str, tokens: Mapping[str, str]) -> dict[str, str]:
 def compose(markers: Mapping[str, str], messages: Sequence[Mapping[str, str]]) -> str:
     """A prompt by markers alone: what the template gives for the same messages."""
     begins = "" if messages[0]["role"] == "system" else markers["BEGIN"]
-    around = ((markers[m["role"].upper() + "_BEFORE"], m["content"], markers[m["role"].upper() + "_AFTER"])
-              for m in messages)  # fmt: skip
+    around = (
+        (markers[m["role"].upper() + "_BEFORE"], m["content"], markers[m["role"].upper() + "_AFTER"])
+        for m in messages
+    )
     return begins + "".join("".join(parts) for parts in around) + markers["ASSISTANT_BEFORE"]
 
 

@@ -35,12 +35,13 @@ _SPLITS = {
     _cl100k(r"\p{N}"): ("CL100K", 1),
     _cl100k(r"\p{N}+"): ("CL100K", 0),
     f"{_O200K_START}*{_O200K_REST}+{_CONTRACTION}?|{_O200K_START}+{_O200K_REST}*{_CONTRACTION}?"
-    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _SPACES: ("O200K", 0),
+    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|"
+    + _SPACES: ("O200K", 0),
     r"\p{N}{1,3}": ("NUMBERS", 3),
     r"\p{N}": ("NUMBERS", 1),
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+": ("CJK", 0),
     _DEEPSEEK: ("DEEPSEEK", 0),
-}  # fmt: skip
+}
 
 _LETTERS = ("UPPER", "LOWER", "OTHER_LETTER")
 _STEP_CLASSES = {
@@ -84,8 +85,10 @@ def show(value: Any) -> str:
 
 def refuse(place: str, found: Any, known: str) -> TokenizerError:
     """One sentence: where, what, what is known."""
-    return TokenizerError(f"tokenizer.json: {place} is {show(found)}; the core's tokenizer knows {known}; "
-                          "convert the checkpoint with --no-tokenizer for a blob that takes token ids only")
+    return TokenizerError(
+        f"tokenizer.json: {place} is {show(found)}; the core's tokenizer knows {known}; "
+        "convert the checkpoint with --no-tokenizer for a blob that takes token ids only"
+    )
 
 
 def _flat(node: Any, place: str, inner: str) -> Iterator[dict[str, Any]]:
@@ -121,8 +124,10 @@ def _normalizer(document: dict[str, Any], rules: Rules) -> None:
 
 
 def _pre_tokenizer(document: dict[str, Any], rules: Rules) -> None:
-    known = ("ByteLevel, Digits and Split with the expressions of GPT-2, Llama 3, Qwen, DeepSeek and o200k "
-             "(Isolated), or Split at spaces (MergedWithPrevious)")
+    known = (
+        "ByteLevel, Digits and Split with the expressions of GPT-2, Llama 3, Qwen, DeepSeek and o200k "
+        "(Isolated), or Split at spaces (MergedWithPrevious)"
+    )
     for part in _flat(document.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers"):
         kind = part["type"]
         if rules.byte_level:

@@ -7,7 +7,7 @@ very pre-tokenizers and normalizers whose results have to be met.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,15 @@ from .errors import MissingTool
 CODES = 0x110000
 _SURROGATES = range(0xD800, 0xE000)  # no characters: a text cannot hold them
 _GENERAL = {  # class of the format -> expression of the general categories
-    "UPPER": r"[\p{Lu}\p{Lt}]", "LOWER": r"\p{Ll}", "OTHER_LETTER": r"[\p{Lm}\p{Lo}]", "MARK": r"\p{M}",
-    "NUMBER": r"\p{N}", "PUNCTUATION": r"\p{P}", "SYMBOL": r"\p{S}", "SPACE": r"\s"}  # fmt: skip
+    "UPPER": r"[\p{Lu}\p{Lt}]",
+    "LOWER": r"\p{Ll}",
+    "OTHER_LETTER": r"[\p{Lm}\p{Lo}]",
+    "MARK": r"\p{M}",
+    "NUMBER": r"\p{N}",
+    "PUNCTUATION": r"\p{P}",
+    "SYMBOL": r"\p{S}",
+    "SPACE": r"\s",
+}
 
 
 def library() -> Any:
@@ -26,8 +33,10 @@ def library() -> Any:
     try:
         import tokenizers
     except ImportError:
-        raise MissingTool("converting a tokenizer needs the Python package tokenizers, whose tables decide "
-                          "the tokens; install it with `pip install tokenizers`") from None
+        raise MissingTool(
+            "converting a tokenizer needs the Python package tokenizers, whose tables decide "
+            "the tokens; install it with `pip install tokenizers`"
+        ) from None
     return tokenizers
 
 
@@ -64,7 +73,7 @@ def _general() -> dict[str, np.ndarray]:
     return out
 
 
-@lru_cache(maxsize=None)
+@cache
 def character_class(name: str) -> np.ndarray:
     """Which code points are in a class of the format (colibri_tokenizer_class), as an array of bools."""
     if name in _GENERAL:
@@ -171,7 +180,10 @@ def normalization() -> dict[str, np.ndarray]:
     table[[second for _, second, _ in pairs]] |= 0x80
     table[[*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)]] |= 0x80  # vowels and finals of Hangul syllables
     top, leaves = two_level(table)
-    return {"combining_top": top, "combining_leaves": leaves,
-            "decompositions": np.array(spans, dtype="<u4").reshape(-1, 3),
-            "decomposed": np.array(pieces, dtype="<u4"),
-            "compositions": np.array(sorted(pairs), dtype="<u4").reshape(-1, 3)}  # fmt: skip
+    return {
+        "combining_top": top,
+        "combining_leaves": leaves,
+        "decompositions": np.array(spans, dtype="<u4").reshape(-1, 3),
+        "decomposed": np.array(pieces, dtype="<u4"),
+        "compositions": np.array(sorted(pairs), dtype="<u4").reshape(-1, 3),
+    }

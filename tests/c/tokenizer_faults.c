@@ -1,7 +1,7 @@
 /*
- * tokenizer_faults.c: a tokenizer section with every byte damaged, one at a time, and cut at every length. Whatever it
- * says, the core must end with a status: no read outside, no endless loop. Built with sanitizers; section, text and
- * scratch lie in allocations of exactly their sizes.
+ * tokenizer_faults.c: a tokenizer section with every byte damaged, one at a time, and cut at every length.
+ * Whatever it says, the core must end with a status: no read outside, no endless loop. Built with
+ * sanitizers; section, text and scratch lie in allocations of exactly their sizes.
  *
  *   tokenizer_faults SECTION TEXT
  */
@@ -35,7 +35,8 @@ static unsigned char *read_file(const char *path, size_t *bytes)
     return data;
 }
 
-/* Encode the text and decode what came out (or, if nothing did, the first ids). Returns the encode's status. */
+/* Encode the text and decode what came out (or, if nothing did, the first ids). Returns the encode's
+ * status. */
 static int32_t use(const colibri_tokenizer *t, const unsigned char *text, uint32_t bytes)
 {
     uint64_t size = colibri_tokenizer_scratch(t, LIMIT);
@@ -50,8 +51,8 @@ static int32_t use(const colibri_tokenizer *t, const unsigned char *text, uint32
     void *scratch = calloc(1, size);
     unsigned char *out = malloc(room);
     for (calls = 0; calls < CALLS && status == COLIBRI_AGAIN; calls++) {
-        status = colibri_tokenizer_encode(t, scratch, LIMIT, text, bytes, COLIBRI_TEXT_SPECIAL | COLIBRI_TEXT_BOS,
-                                          BUDGET, ids, 2 * LIMIT, &count);
+        uint32_t flags = COLIBRI_TEXT_SPECIAL | COLIBRI_TEXT_BOS;
+        status = colibri_tokenizer_encode(t, scratch, LIMIT, text, bytes, flags, BUDGET, ids, 2 * LIMIT, &count);
     }
     if (status == COLIBRI_AGAIN) {
         fprintf(stderr, "no end after %d calls\n", CALLS);
@@ -88,8 +89,8 @@ int main(int argc, char **argv)
         unsigned turns = i < COLIBRI_TOKENIZER_HEADER_BYTES ? 8 : 2;
         for (turn = 0; turn < turns; turn++) {
             unsigned char was = section[i];
-            section[i] = turns == 8 ? (unsigned char)(was ^ (1u << turn)) : turn == 0 ? (unsigned char)~was
-                                                                                      : (unsigned char)(was ^ (1u << i % 8));
+            unsigned char flip = (unsigned char)(1u << (turns == 8 ? turn : i % 8));
+            section[i] = (unsigned char)(was ^ (turns == 2 && turn == 0 ? 0xFF : flip));
             if (colibri_tokenizer_bind(&t, section, bytes, &detail) != COLIBRI_OK) {
                 refused++;
             } else if (use(&t, text, (uint32_t)text_bytes) == COLIBRI_DONE) {
@@ -109,7 +110,8 @@ int main(int argc, char **argv)
         }
         free(cut);
     }
-    printf("%zu bytes: %lu refused by bind, %lu by encode, %lu encoded to something\n", bytes, refused, failed, done);
+    printf("%zu bytes: %lu refused by bind, %lu by encode, %lu encoded to something\n", bytes, refused, failed,
+           done);
     free(section);
     free(text);
     return 0;
