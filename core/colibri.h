@@ -372,6 +372,32 @@ typedef struct colibri_sampling {
 COLIBRI_API int32_t colibri_sample(colibri_session *session, uint32_t index, const colibri_sampling *sampling,
                                    const uint32_t *recent, uint32_t recent_count, uint32_t *token);
 
+/* Ending a text at one of several strings, wherever the borders of its pieces fall. The string whose last byte comes
+ * first ends the text (of several that end there, the longest), and the text is cut before it. String i is
+ * bytes[ends[i - 1] .. ends[i]), from 0 for the first; empty strings never match. */
+typedef struct colibri_stop_set {
+    COLIBRI_POINTER(const uint8_t *, bytes);
+    COLIBRI_POINTER(const uint32_t *, ends);
+    uint32_t count;
+    uint32_t reserved;
+} colibri_stop_set;
+
+/* What is held back because it may begin a stop string. All zero at the beginning of a text; belongs to one set. */
+typedef struct colibri_stop_state {
+    uint32_t string;
+    uint32_t held;
+    uint32_t stopped;
+    uint32_t reserved;
+} colibri_stop_state;
+
+/* Add bytes of text; those that can be shown now are written. OK, or DONE once a stop string is complete (what follows
+ * is ignored, then and in later calls). LIMIT: *written = held + count bytes of room are needed, nothing changed. */
+COLIBRI_API int32_t colibri_stop_feed(const colibri_stop_set *set, colibri_stop_state *state, const void *in,
+                                      uint32_t count, void *out, uint32_t capacity, uint32_t *written);
+/* The end of a text: what was held back. */
+COLIBRI_API int32_t colibri_stop_end(const colibri_stop_set *set, colibri_stop_state *state, void *out,
+                                     uint32_t capacity, uint32_t *written);
+
 /* ------------------------------------------------------------------------------------ small services */
 
 /* A short English phrase; an empty one if status texts were left out. */

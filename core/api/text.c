@@ -174,6 +174,20 @@ int32_t colibri_decode_end(colibri_session *s, colibri_decoder *decoder, char *o
     return COLIBRI_ERROR_LEFT_OUT;
 }
 
+int32_t colibri_stop_feed(const colibri_stop_set *set, colibri_stop_state *state, const void *in, uint32_t count,
+                          void *out, uint32_t capacity, uint32_t *written)
+{
+    (void)set, (void)state, (void)in, (void)count, (void)out, (void)capacity, (void)written;
+    return COLIBRI_ERROR_LEFT_OUT;
+}
+
+int32_t colibri_stop_end(const colibri_stop_set *set, colibri_stop_state *state, void *out, uint32_t capacity,
+                         uint32_t *written)
+{
+    (void)set, (void)state, (void)out, (void)capacity, (void)written;
+    return COLIBRI_ERROR_LEFT_OUT;
+}
+
 int32_t colibri_sample(colibri_session *s, uint32_t index, const colibri_sampling *sampling, const uint32_t *recent,
                        uint32_t recent_count, uint32_t *token)
 {

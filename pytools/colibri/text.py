@@ -6,6 +6,8 @@ The core does the tokenizing; here text becomes bytes and bytes text.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
 from . import library
 from .engine import UNLIMITED, CoreError, Session
@@ -77,30 +79,34 @@ def decode(session: Session, tokens: Sequence[int], special: bool = False) -> st
 
 
 class StopWatch:
-    """Holds text back while it may still turn into a stop string, and cuts it off when it does."""
+    """Holds text back while it may still turn into a stop string, and cuts it off when it does.
+
+    The core's own matcher. What it holds back begins a stop string, so its cuts never split a character.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
-        self.stops = [stop for stop in stops if stop]
-        self.held = ""
+        ffi, encoded = library.ffi(), [stop.encode() for stop in stops]
+        self._bytes = ffi.from_buffer(b"".join(encoded) or b"\0")
+        self._ends = ffi.new("uint32_t[]", list(accumulate(map(len, encoded))) or 1)
+        self._set = ffi.new("colibri_stop_set *", {"bytes": self._bytes, "ends": self._ends,
+                                                   "count": len(encoded)})
+        self._state = ffi.new("colibri_stop_state *")
         self.hit = False
 
     def push(self, text: str) -> str:
         """Text that can be shown now; `hit` is set when a stop string is complete."""
-        self.held += text
-        places = [at for at in (self.held.find(stop) for stop in self.stops) if at >= 0]
-        if places:
-            self.hit = True
-            shown, self.held = self.held[: min(places)], ""
-            return shown
-        keep = max(
-            (size for stop in self.stops for size in range(1, len(stop)) if self.held.endswith(stop[:size])),
-            default=0,
-        )
-        cut = len(self.held) - keep
-        shown, self.held = self.held[:cut], self.held[cut:]
-        return shown
+        piece = text.encode()
+        return self._show(library.load().colibri_stop_feed, (piece, len(piece)), len(piece))
 
     def end(self) -> str:
         """What was held back, at the end of a text without a stop string."""
-        shown, self.held = self.held, ""
-        return shown
+        return self._show(library.load().colibri_stop_end, (), 0)
+
+    def _show(self, call: Any, piece: tuple[Any, ...], size: int) -> str:
+        room = self._state.held + size
+        out, written = library.ffi().new("char[]", max(room, 1)), library.ffi().new("uint32_t *")
+        status = call(self._set, self._state, *piece, out, room, written)
+        if status < 0:
+            raise CoreError("colibri_stop", status)
+        self.hit = self.hit or status == library.constants().DONE
+        return bytes(library.ffi().buffer(out, written[0])).decode("utf-8")
