@@ -158,6 +158,10 @@ typedef struct colibri_info {
 
 COLIBRI_API int32_t colibri_model_info(const colibri_model *model, colibri_info *info);
 
+/* The token ids that end a text, in the order of the file: at most `capacity` are written, *count says how many
+ * there are. ADDRESS: the section with the generation defaults is not addressable. */
+COLIBRI_API int32_t colibri_end_tokens(const colibri_model *model, uint32_t *ids, uint32_t capacity, uint32_t *count);
+
 /* Resumable checksum walk. level 1: header and tables again; level 2: every section and every expert (CRC32C and
  * SHA-256), then the content of every weight tile (scales finite, padding zero, q8 never -128). Set state to
  * all zero before the first call. Returns DONE, AGAIN, or the first problem with its detail; calling again
