@@ -251,7 +251,7 @@ def _header(section: _Section, model: _Model, rules: Rules, settings: dict[str, 
     head.flags = sum(getattr(c, "TOKENIZER_" + name) for name in flags)
     head.unk = model.ids[model.unk] if model.unk is not None else NONE
     for name in ("bos", "eos", "pad"):
-        setattr(head, name, model.ids.get(_content(settings.get(f"{name}_token")), NONE))
+        setattr(head, name, model.ids.get(_content(settings.get(f"{name}_token")) or "", NONE))
     for name, tokens in (("prefix", rules.prefix), ("suffix", rules.suffix)):
         if len(tokens) > c.TOKENIZER_AFFIXES or any(token not in model.ids for token in tokens):
             raise refuse("post_processor", tokens, f"at most {c.TOKENIZER_AFFIXES} known tokens here")

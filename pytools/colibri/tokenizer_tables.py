@@ -162,7 +162,9 @@ def normalization() -> dict[str, np.ndarray]:
     marks = [c for c, after in zip(plain, between, strict=True) if after != _HIGH + c + _LOW]
     ranks = _combining_ranks(marks, nfd)
     split = [c for c in single if apart[c] != c]
-    spans, pieces, pairs = [], [], []
+    spans: list[tuple[int, int, int]] = []
+    pieces: list[int] = []
+    pairs: list[tuple[int, int, int]] = []
     for character in split:
         codes = [ord(c) for c in apart[character]]
         spans.append((ord(character), len(pieces), len(codes)))
