@@ -152,7 +152,7 @@ def test_info(talker: Path, capsys: Capture) -> None:
     assert made["layers"] == 4 and made["experts"] == 8 and made["tokenizer"] and made["chat_template"]
     assert made["kinds"]["experts"] == "q4" and len(made["identity"]) == 64
     assert sum(tensor["bytes"] * tensor["count"] for tensor in made["tensors"]) <= made["file_bytes"]
-    assert made["generation"]["end"] == [1]
+    assert made["generation"]["end"] == [1] == Model.open(talker).end_tokens()
     assert cli.main(["info", str(talker)]) == 0
     out = capsys.readouterr().out
     assert made["identity"] in out and "8 experts, 2 per token" in out

@@ -106,6 +106,19 @@ class Model:
         values = {f.name: getattr(made, f.name) for f in fields(Info) if f.name != "identity"}
         return Info(**values, identity=bytes(made.identity).hex())
 
+    def end_tokens(self) -> list[int]:
+        """The token ids that end a text."""
+        ffi, capacity = library.ffi(), 16
+        count = ffi.new("uint32_t *")
+        while True:
+            ids = ffi.new("uint32_t[]", capacity)
+            status = library.load().colibri_end_tokens(self.c, ids, capacity, count)
+            if status < 0:
+                raise CoreError("colibri_end_tokens", status)
+            if count[0] <= capacity:
+                return [ids[i] for i in range(count[0])]
+            capacity = count[0]
+
     def check(self, level: int = 2) -> Iterator[tuple[int, Detail | None]]:
         """Walk the bytes; yields (bytes of the walk so far, a problem or None)."""
         state = library.ffi().new("colibri_check_state *")

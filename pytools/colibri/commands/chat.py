@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         if name not in ("end", "bos")
     }
     sampling = sampling_of(options, defaults)
-    ends = [*blob.generation().get("end", []), *options.end]
+    ends = [*model.end_tokens(), *options.end]
     context = limits_of(options, info).context
     limits = limits_of(options, info, 16 * context, rewind=context, logit_rows=1)
     messages = [{"role": "system", "content": options.system}] if options.system is not None else []

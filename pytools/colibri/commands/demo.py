@@ -13,7 +13,6 @@ from ..engine import Limits, Model
 from ..errors import MissingTool
 from ..jobs import Job, JobResult
 from ..output import Output, bytes_text, table
-from .common import describe
 from .verify import Report
 
 EXAMPLES = ("colibri demo", "colibri demo --target linux,wasm --json")
@@ -45,7 +44,7 @@ def demo_blob() -> Path:
 
 def jobs(model: Model, options: argparse.Namespace) -> tuple[Job, Job]:
     """A tale and a command. The plan is the same for both: context 256."""
-    ends = describe(model).generation()["end"]
+    ends = model.end_tokens()
     limits = Limits(context=CONTEXT, batch=16, logit_rows=16, text_bytes=256)
     tale = Job("a tale", limits, text=options.prompt or TALE_PROMPT, generate=CONTEXT, ends=ends, bos=True)
     command = Job("a command", limits, text=command_prompt(options.command), generate=40, ends=ends, bos=True)

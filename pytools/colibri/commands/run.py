@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         len(text.encode("utf-8", "surrogateescape")),
         logit_rows=1 if options.no_digest else options.batch,
     )
-    ends = [*blob.generation().get("end", []), *options.end]
+    ends = [*model.end_tokens(), *options.end]
     sampling = sampling_of(options)
     if options.target == "linux":
         document = run_here(options, model, limits, (text, tokens), ends, sampling, output)
