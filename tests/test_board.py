@@ -3,12 +3,12 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from colibri.engine import Limits, Model
+from colibri.engine import UNLIMITED, Limits, Model
 from colibri.jobs import Job, JobResult, constants, parse_report
 from colibri.synth import write_random_blob
 from colibri.targets import artefact, board, program, run_local
@@ -53,7 +53,7 @@ class Bench:
         return bytes(data)
 
     def boot(self, job: bytes | None, blob: bytes | None = None, machine: str = "virt", cpu: str = "cortex-a76",
-             memory: str = "256M") -> Boot:
+             memory: str = "256M", options: tuple[str, ...] = ()) -> Boot:
         """Run the firmware until it ends."""
         emulator = program("qemu-system-aarch64")
         if emulator is None:
@@ -67,7 +67,7 @@ class Bench:
                 loads += ["-device", f"loader,file={path},addr={place[name]:#x},force-raw=on"]
         command = [emulator, "-M", machine, "-cpu", cpu, "-m", memory, "-display", "none", "-monitor", "none",
                    "-serial", "stdio", "-nic", "none", "-no-reboot", "-semihosting-config",
-                   "enable=on,target=native", "-kernel", str(artefact("baremetal_arm64", "firmware.elf")), *loads]
+                   "enable=on,target=native", "-kernel", str(artefact("baremetal_arm64", "firmware.elf")), *loads, *options]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                               timeout=TIME_LIMIT)
         return Boot(done.returncode, done.stdout)
@@ -116,6 +116,29 @@ def test_without_mmu_and_with_alignment_checked_the_answer_is_the_same(bench: Be
 def test_stack_use_is_measured(bench: Bench) -> None:
     boot = bench.boot(bench.packed())
     assert 256 < boot.result.stack_bytes < 65536
+
+
+def longest_instructions(boot: Boot) -> int:
+    """Instructions of the longest colibri_advance: with -icount shift=0 a nanosecond is an instruction."""
+    line = next(line for line in boot.report.splitlines() if line.startswith("time "))
+    return int(line.split()[3]) * 1000
+
+
+def test_a_call_takes_no_more_instructions_than_its_budget_allows(bench: Bench, expected: str) -> None:
+    counted = ("-icount", "shift=0")
+    plan = bench.model.plan(bench.job.planned())
+    runs = []
+    for _ in range(2):
+        boots = {budget: replace(bench, job=replace(bench.job, budget=budget)) for budget in (1, 7, UNLIMITED)}
+        found = {budget: one.boot(one.packed(), options=counted) for budget, one in boots.items()}
+        assert {boot.result.digest for boot in found.values()} == {expected}
+        longest = {budget: longest_instructions(boot) for budget, boot in found.items()}
+        print(f"longest call: {longest} instructions, largest unit {plan.largest_unit_macs} multiply-adds")
+        # one unit: the portable kernel's instructions per multiply-add, and the walk of the tape around it
+        assert longest[1] <= 5 * plan.largest_unit_macs + 20_000
+        assert longest[1] < longest[7] < longest[UNLIMITED]
+        runs.append(longest)
+    assert runs[0] == runs[1], "the count is exact, so it repeats"
 
 
 def test_a_fault_reports_what_the_hardware_knows_and_exits_with_its_own_code(bench: Bench) -> None:

@@ -226,7 +226,10 @@ static void run(runner *r)
         }
         return;
     }
+    uint64_t begun = colibri_runner_clock();
     int32_t status = colibri_advance(s->session, r->job->budget);
+    uint64_t took = colibri_runner_clock() - begun;
+    r->longest = took > r->longest ? took : r->longest;
     if (status < 0) {
         colibri_runner_error(r, "advance", status);
     } else if (status == COLIBRI_DONE || status == COLIBRI_OK) {

@@ -14,7 +14,7 @@
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
  *   used BYTES                           the session's high-water mark
  *   stats ROWS UNITS MACS HITS MISSES FETCHED
- *   time PREFILL_US DECODE_US            0 0 where the target has no clock
+ *   time PREFILL_US DECODE_US LONGEST_US  0 0 0 where the target has no clock; LONGEST: one colibri_advance
  *   stack BYTES                          deepest stack use, 0 where the target cannot tell
  *   finish LANE stop | length | context
  *   error CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND   numbers in decimal

@@ -187,6 +187,7 @@ void colibri_runner_summary(runner *r)
     colibri_runner_text("time");
     colibri_runner_number(r->clock_prefill - r->clock_start);
     colibri_runner_number(r->clock_end - r->clock_prefill);
+    colibri_runner_number(r->longest);
     colibri_runner_end();
     colibri_runner_text("stack");
     colibri_runner_number(colibri_runner_stack());

@@ -73,7 +73,7 @@ struct runner {
     uint32_t round;                     /* 1 = the run after a reset, or the only one */
     uint32_t row, layer;                /* place in a report that takes several steps */
     uint32_t bad, code;                 /* failed checks; exit code */
-    uint64_t clock_start, clock_prefill, clock_end;
+    uint64_t clock_start, clock_prefill, clock_end, longest;
 };
 
 /* runner_report.c */
