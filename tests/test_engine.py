@@ -9,7 +9,7 @@ import pytest
 
 from colibri import hostfloat
 from colibri.engine import CoreError, Limits, Model, Sampling, Session
-from colibri.errors import BlobError, InputError, UsageError
+from colibri.errors import BlobError, DoesNotFit, InputError, UsageError
 from colibri.generation import Request, generate
 from colibri.synth import write_random_blob
 from colibri.text import StopWatch
@@ -311,7 +311,7 @@ def test_generate_ends_as_it_should(model: Model) -> None:
         session.reset()
         full = generate(session, Request(PROMPT, 1000))
         assert full.finish == "context" and len(full.tokens) + len(PROMPT) == LIMITS.context
-        with pytest.raises(UsageError, match="the context holds 48"):
+        with pytest.raises(DoesNotFit, match="the context holds 48"):
             generate(session, Request([1] * 49, 1))
         with pytest.raises(UsageError, match="empty"):
             generate(session, Request([], 1))

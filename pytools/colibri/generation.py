@@ -13,7 +13,7 @@ from typing import Any
 
 from . import library
 from .engine import UNLIMITED, Sampling, Session
-from .errors import UsageError
+from .errors import DoesNotFit, UsageError
 from .text import Decoder, StopWatch
 
 
@@ -87,7 +87,7 @@ class Lane:
         has_text = session.limits.text_bytes > 0 and session.model.info().tokenizer_bytes > 0
         self.decoder = Decoder(session) if has_text else None
         if len(self.tokens) > session.limits.context:
-            raise UsageError(
+            raise DoesNotFit(
                 f"the prompt has {len(self.tokens)} tokens, the context holds {session.limits.context}; "
                 "plan more with --context"
             )
