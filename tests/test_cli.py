@@ -218,9 +218,9 @@ def test_synth_is_reproducible(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_convert_names_what_it_cannot_take(tmp_path: Path, capsys: Capture) -> None:
-    """A hub id is a usage error that says what to do; a missing folder or an empty one is bad input."""
-    assert cli.main(["convert", "HuggingFaceTB/SmolLM2-135M"]) == 2
-    assert "local folders only" in capsys.readouterr().err
+    """A missing folder or an empty one is bad input, options of the hub beside a folder are a usage error."""
+    assert cli.main(["convert", str(tmp_path), "--revision", "main"]) == 2
+    assert "for a model of the hub" in capsys.readouterr().err
     assert cli.main(["convert", str(tmp_path / "none")]) == 3
     assert cli.main(["convert", str(tmp_path)]) == 3
     assert "config.json" in capsys.readouterr().err

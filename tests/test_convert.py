@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -13,58 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from colibri import safetensors_reader
+from checkpoint_kit import PLAIN, change_config, entries_of, folder_of, refused, small_tokenizer
 from colibri.blobfile import BlobFile
 from colibri.convert import ConvertOptions, convert
-from colibri.errors import ConvertError, InputError, UsageError
+from colibri.errors import ConvertError, UsageError
 from colibri.families import describe
 from colibri.family_table import FAMILIES
-from colibri.format import EVERY_LAYER, required
+from colibri.format import EVERY_LAYER
 from colibri.library import constants
 from colibri.rope import Scaling, inverse_root, nearest_f32
-from colibri.safetensors_reader import Checkpoint, read_entries
 from colibri.sidefiles import generation_records
-from colibri.source import Folder, LocalFile
+from colibri.source import Folder
 from colibri.unfinished import Work
 from oracles import cases, checkpoints, draw, tensorfile
 from reference import rope as reference_rope
-
-PLAIN = ConvertOptions(weights="f32", tokenizer=False)
-
-
-def folder_of(case: str, folder: Path) -> Path:
-    """A tiny checkpoint to break."""
-    checkpoints.build(case, folder)
-    return folder
-
-
-def change_config(folder: Path, **fields: Any) -> None:
-    """Set fields of config.json; a field set to ... is taken out."""
-    path = folder / "config.json"
-    config = {**json.loads(path.read_text()), **fields}
-    path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
-
-
-def entries_of(name: str) -> list[tensorfile.Entry]:
-    """The tensors of a case, ready to be written."""
-    case = cases.CASES[name]
-    return [
-        tensorfile.Entry(tensor, shape, case.dtype, lambda t=tensor, s=shape: checkpoints.values(case, t, s))
-        for tensor, shape in checkpoints.tensors(case)
-    ]
-
-
-def refused(folder: Path, options: ConvertOptions = PLAIN) -> str:
-    """Convert, expect one sentence and nothing left behind; returns the sentence."""
-    target = folder / "out"
-    target.mkdir(exist_ok=True)
-    with pytest.raises(InputError) as caught:
-        convert(folder, target / "model.colibri", options)
-    assert list(target.iterdir()) == []
-    sentence = str(caught.value)
-    assert "\n" not in sentence and caught.value.exit_code == 3
-    return sentence
-
 
 # --- rotary frequencies ---
 
@@ -448,122 +408,6 @@ def test_folders_that_lack_something_are_refused(tmp_path: Path) -> None:
     assert "is not a JSON object" in refused(tmp_path)
 
 
-# --- safetensors files ---
-
-
-def raw_file(path: Path, header: Any, data: bytes = bytes(64)) -> Path:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    return path
-
-
-def tensor(dtype: Any = "F32", shape: Any = (4, 4), span: Any = (0, 64)) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": list(shape) if isinstance(shape, tuple) else shape,
-            "data_offsets": list(span) if isinstance(span, tuple) else span}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "header, words",
-    [
-        (b"not json", "is not JSON"),
-        (b"[" * 100000, "is not JSON"),
-        (b"[]", "the header is not a JSON object"),
-        (b'{"a": {}, "a": {}}', "'a' stands there twice"),
-        ({"a": {"dtype": "F32"}}, "expected dtype, shape and data_offsets"),
-        ({"a": tensor("F33")}, "dtype 'F33' is not known"),
-        ({"a": tensor(["F32"])}, "dtype ['F32'] is not known"),
-        ({"a": tensor(shape=(-4, 4))}, "shape [-4, 4]"),
-        ({"a": tensor(shape=(4, 4.0))}, "expected up to 8 whole numbers"),
-        ({"a": tensor(shape="4")}, "expected up to 8 whole numbers"),
-        ({"a": tensor(shape=(1,) * 7 + (4, 4))}, "expected up to 8 whole numbers"),
-        ({"a": tensor(shape=(2**62, 2**62))}, "needs"),
-        ({"a": tensor(span=(64, 0))}, "data_offsets [64, 0]"),
-        ({"a": tensor(span=(0, 64, 128))}, "data_offsets"),
-        ({"a": tensor(span=(0, 2**60))}, "it was cut short"),
-        ({"a": tensor(span=(0, 60))}, "needs 64 bytes, data_offsets give 60"),
-        ({"a": tensor(span=(4, 68))}, "it was cut short"),
-        ({"a": tensor(shape=(8,), span=(16, 48))}, "16 bytes before tensor 'a' belong to no tensor"),
-        ({"a": tensor(shape=(8,), span=(0, 32))}, "its tensors end at byte"),
-        ({"a": tensor(), "b": tensor(shape=(4,), span=(48, 64))}, "inside tensor 'a'"),
-        ({"a": tensor(), "b": tensor()}, "inside tensor 'a'"),
-    ],
-)
-def test_broken_headers_are_refused_in_one_sentence(tmp_path: Path, header: Any, words: str) -> None:
-    with pytest.raises(ConvertError) as caught:
-        read_entries(LocalFile(raw_file(tmp_path / "m.safetensors", header)))
-    assert words in str(caught.value) and "m.safetensors" in str(caught.value)
-
-
-@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 10**9, 1000])
-def test_a_header_length_beyond_the_file_is_refused(tmp_path: Path, length: int) -> None:
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(length.to_bytes(8, "little") + b"{}" + bytes(100))
-    with pytest.raises(ConvertError, match=f"the header says it is {length} bytes long"):
-        read_entries(LocalFile(path))
-    path.write_bytes(b"abc")
-    with pytest.raises(ConvertError, match="has 3 bytes"):
-        read_entries(LocalFile(path))
-
-
-def test_odd_offsets_types_and_strips_read_right(tmp_path: Path) -> None:
-    """A byte tensor in front and a header of odd length put every float at an odd address."""
-    values = draw.bell(1, "odd", (50, 7))
-    half = values.astype(np.float16)
-    half[0, :4] = [6e-8, -6e-8, 3e-5, 65504]  # subnormals are kept
-    brain = tensorfile.to_bf16(values)
-    blocks = [b"\7", values.tobytes(), half.tobytes(), brain.tobytes()]
-    ends = np.cumsum([len(block) for block in blocks]).tolist()
-    header = {"pad": tensor("U8", (1,), (0, 1))}
-    for name, dtype, begin, end in (("f", "F32", ends[0], ends[1]), ("h", "F16", ends[1], ends[2]),
-                                    ("b", "BF16", ends[2], ends[3])):  # fmt: skip
-        header[name] = tensor(dtype, (50, 7), (begin, end))
-    text = json.dumps(header).encode()
-    raw_file(tmp_path / "model.safetensors", text + b" " * (1 - len(text) % 2), b"".join(blocks))
-    expected = {"f": values, "h": half.astype(np.float32), "b": tensorfile.from_bf16(brain)}
-    with Checkpoint(tmp_path) as checkpoint:
-        for name, wanted in expected.items():
-            entry = checkpoint.expect(name, (50, 7))
-            strips = [checkpoint.floats(entry, first * 7, 5 * 7).reshape(5, 7) for first in range(0, 50, 5)]
-            assert np.array_equal(np.concatenate(strips).view(np.uint32), wanted.view(np.uint32))
-        assert any(entry.begin % 4 for entry in checkpoint.entries.values() if entry.dtype == "F32")
-
-
-def test_files_of_the_formats_own_library_are_read(tmp_path: Path) -> None:
-    safetensors_numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
-    tensors = {"a": draw.bell(1, "a", (3, 5)), "b": draw.bell(1, "b", (7,)).astype(np.float16)}
-    safetensors_numpy.save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with Checkpoint(tmp_path) as checkpoint:
-        assert set(checkpoint.entries) == {"a", "b"}
-        assert np.array_equal(checkpoint.floats(checkpoint.expect("a", (3, 5)), 0, 15), tensors["a"].ravel())
-        assert np.array_equal(checkpoint.floats(checkpoint.expect("b", (7,)), 2, 3), tensors["b"][2:5])
-
-
-def test_shards_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
-    folder_of("mixtral_one", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    entries = entries_of("mixtral_one")
-    tensorfile.write_sharded(tmp_path, [entries[:9], entries[9:]])
-    index = tmp_path / safetensors_reader.INDEX
-    whole = json.loads(index.read_text())
-    first, second = sorted(path.name for path in tmp_path.glob("*.safetensors"))
-
-    def with_map(**changes: Any) -> str:
-        where = {k: v for k, v in {**whole["weight_map"], **changes}.items() if v is not ...}
-        index.write_text(json.dumps({"weight_map": where}))
-        return refused(tmp_path)
-
-    name = entries[0].name
-    assert f"{second}: has no tensor {name!r}" in with_map(**{name: second})
-    assert f"{first}: tensor {name!r} is not in" in with_map(**{name: ...})
-    assert "none.safetensors: is missing" in with_map(**{name: "none.safetensors"})
-    assert "expected a .safetensors file of the folder" in with_map(**{name: "../x.safetensors"})
-    index.write_text("{}")
-    assert "has no weight_map" in refused(tmp_path)
-    index.write_text(json.dumps(whole))
-    tensorfile.write(tmp_path / second, [*entries[9:], entries[0]])
-    assert f"tensor {name!r} is in {first} too" in refused(tmp_path)
-
-
 # --- texts and defaults ---
 
 
@@ -595,26 +439,6 @@ def test_defaults_out_of_range_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConvertError) as caught:
             generation_records(Folder(tmp_path), {}, 120)
         assert words in str(caught.value)
-
-
-def small_tokenizer() -> dict[str, Any]:
-    """A byte-level BPE of 260 tokens, as tokenizer.json spells it."""
-    alphabet = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = [chr(b) if b in alphabet else chr(256 + n) for n, b in enumerate(
-        sorted(range(256), key=lambda b: (b in alphabet, b)))]  # fmt: skip
-    vocab = {letter: number for number, letter in enumerate(letters)}
-    vocab["th"], vocab["the"] = 256, 257
-    steps = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
-    return {
-        "version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
-        "added_tokens": [{"id": 258, "content": "<|end|>", "special": True, "single_word": False,
-                          "lstrip": False, "rstrip": False, "normalized": False}],
-        "pre_tokenizer": {**steps, "add_prefix_space": False},
-        "decoder": {**steps, "add_prefix_space": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
-                  "vocab": vocab, "merges": [["t", "h"], ["th", "e"]]},
-    }  # fmt: skip
 
 
 def with_tokenizer(folder: Path, vocab: int) -> Path:
@@ -650,51 +474,42 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     assert "tokenizer.json: has a token with id 258, config.json says vocab_size 258" in sentence
 
 
-# --- memory ---
-
-MEASURE = """
-import sys
-from pathlib import Path
-from colibri.convert import ConvertOptions, convert
-convert(Path(sys.argv[1]), Path(sys.argv[2]), ConvertOptions(weights="q8", tokenizer=False))
-status = Path("/proc/self/status").read_text()  # ru_maxrss would count the parent before exec
-print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
-"""
+# --- names that are wrapped, numbers that are tiny ---
 
 
-def sparse_checkpoint(folder: Path, layers: int) -> int:
-    """A checkpoint of zeros that takes no room on the disk; returns its size."""
-    folder.mkdir()
-    config = {**BASE, "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "head_dim": 64,
-              "num_hidden_layers": layers, "rms_norm_eps": 1e-5}  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    described, header, at = describe(config), {}, 0
-    for wanted in required(described.model):
-        shape = (wanted.columns,) if wanted.vector else (wanted.rows, wanted.columns)
-        size = 4 * int(np.prod(shape))
-        header[described.tensor_name(wanted)] = tensor("F32", shape, (at, at + size))
-        at += size
-    path = raw_file(folder / "model.safetensors", header, b"")
-    with open(path, "r+b") as file:
-        file.truncate(path.stat().st_size + at)
-    return at
+@pytest.mark.parametrize(
+    "body, head",
+    [("model.language_model.", "lm_head."), ("language_model.model.", "language_model.lm_head.")],
+)
+def test_a_text_model_inside_another_one_is_found(tmp_path: Path, body: str, head: str) -> None:
+    folder = folder_of("llama_mha", tmp_path / "hf")
+    plain = convert(folder, tmp_path / "a.colibri", PLAIN).path.read_bytes()
+    wrapped = [
+        e._replace(name=e.name.replace("model.", body, 1) if e.name.startswith("model.") else e.name)
+        for e in entries_of("llama_mha")
+    ]
+    wrapped = [e._replace(name=e.name.replace("lm_head.", head, 1)) for e in wrapped]
+    tensorfile.write(folder / "model.safetensors", wrapped)
+    assert convert(folder, tmp_path / "b.colibri", PLAIN).path.read_bytes() == plain
+    tower = wrapped[0]._replace(name="model.visual.patch_embed.weight")
+    tensorfile.write(folder / "model.safetensors", [*wrapped, tower])
+    assert "tensor 'model.visual.patch_embed.weight' belongs to nothing" in refused(folder)
+    twice = wrapped[0]._replace(name="model.embed_tokens.weight")
+    tensorfile.write(folder / "model.safetensors", [*wrapped, twice])
+    assert "the checkpoint holds two text models" in refused(folder)
+    shape = replaced(body + "norm.weight", shape=(63,), data=lambda: np.ones(63, np.float32))
+    tensorfile.write(folder / "model.safetensors", shape(wrapped))
+    assert f"tensor {body + 'norm.weight'!r} has shape [63]" in refused(folder)  # by the file's own name
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
-    peaks = []
-    for layers in (1, 12):
-        size = sparse_checkpoint(tmp_path / str(layers), layers)
-        command = [
-            sys.executable,
-            "-c",
-            MEASURE,
-            str(tmp_path / str(layers)),
-            str(tmp_path / f"{layers}.colibri"),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        peaks.append(int(done.stdout) * 1024)
-        (tmp_path / f"{layers}.colibri").unlink()
-    assert size > 600 << 20
-    assert peaks[1] - peaks[0] < 24 << 20
-    assert peaks[1] < 150 << 20, f"{peaks[1] >> 20} MiB at the peak"
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_subnormal_half_floats_are_kept(tmp_path: Path, kind: str) -> None:
+    folder = folder_of("llama_mha", tmp_path / "hf")
+    tiny = np.zeros((64, 64), dtype=np.float16)
+    tiny.view(np.uint16).flat[:1024] = np.arange(1024)  # every subnormal and the zero
+    tiny.view(np.uint16).flat[1024:2048] = np.arange(1024) | 0x8000
+    change = replaced(Q, dtype="F16", data=lambda: tiny.astype(np.float32))
+    tensorfile.write(folder / "model.safetensors", change(entries_of("llama_mha")))
+    made = convert(folder, tmp_path / "m.colibri", ConvertOptions(weights=kind, tokenizer=False))
+    found = BlobFile(made.path).floats(BlobFile(made.path).find("Q", 1), 0)
+    assert np.array_equal(found.view(np.uint32), tiny.astype(np.float32).view(np.uint32))

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkpoint_kit import entries_of
 from colibri import strips, unfinished
 from colibri.blobfile import BlobFile
 from colibri.convert import ConvertOptions, convert, convert_share, join
@@ -23,7 +24,7 @@ from colibri.journal import Journal
 from colibri.parts import END, part_path
 from colibri.safetensors_reader import Checkpoint
 from colibri.unfinished import Work
-from oracles import cases, checkpoints, tensorfile
+from oracles import checkpoints, tensorfile
 
 CASE = "qwen2_moe_plain"
 OPTIONS = ConvertOptions(weights="q8", tokenizer=False)
@@ -41,14 +42,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The bytes of a conversion that nothing interrupts."""
     return convert(folder, tmp_path_factory.mktemp("whole") / "m.colibri", OPTIONS).path.read_bytes()
-
-
-def entries() -> list[tensorfile.Entry]:
-    case = cases.CASES[CASE]
-    return [
-        tensorfile.Entry(tensor, shape, case.dtype, lambda t=tensor, s=shape: checkpoints.values(case, t, s))
-        for tensor, shape in checkpoints.tensors(case)
-    ]
 
 
 class Counter:
@@ -132,7 +125,7 @@ def test_changed_weights_start_anew(folder: Path, tmp_path: Path) -> None:
     copy, notes = tmp_path / "hf", []
     checkpoints.build(CASE, copy)
     interrupt(copy, tmp_path / "m.colibri", 40)
-    changed = entries()
+    changed = entries_of(CASE)
     changed[-1] = changed[-1]._replace(data=lambda: np.ones(changed[-1].shape, np.float32))
     tensorfile.write(copy / "model.safetensors", changed)
     convert(copy, tmp_path / "m.colibri", OPTIONS, work=Work(note=notes.append))
@@ -175,7 +168,7 @@ def test_what_the_disk_lost_is_made_again(folder: Path, whole: bytes, tmp_path: 
 def test_a_refusal_leaves_nothing_even_after_an_interruption(tmp_path: Path) -> None:
     copy = tmp_path / "hf"
     checkpoints.build(CASE, copy)
-    bad = entries()
+    bad = entries_of(CASE)
     at = max(number for number, entry in enumerate(bad) if ".layers.3." in entry.name)
     poisoned = bad[at].data().copy()
     poisoned.flat[3] = np.nan

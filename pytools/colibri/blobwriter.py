@@ -1,4 +1,4 @@
-"""Writing a blob: strips at their final places in any order, sums and tables last, beside the target, renamed.
+"""Writing a blob: strips at their final places in any order, sums and tables last; then renamed.
 
 The bytes depend on the description, the weights and the texts alone, never on the host, the strip size, the
 number of threads, or on interruptions.

@@ -244,7 +244,7 @@ def convert(
 def convert_share(
     source: Source | Path, output: Path, options: ConvertOptions, share: tuple[int, int], work: Work
 ) -> Path:
-    """Make one part, (2, 8) is the second of eight; returns its path. Machines may have copies of the source."""
+    """Make one part, (2, 8) is the second of eight; returns its path. Copies of a source count as one."""
     with _prepared(source, options, work) as made:
         return write_part(
             Path(output),

@@ -165,6 +165,8 @@ class Checkpoint:
             self._add(SINGLE)
         elif INDEX in present:
             self._add_shards(_index(self.source), present)
+        elif self.source.partial:
+            raise self.source.missing(SINGLE)
         else:
             others = [name for suffix in (".bin", ".gguf") for name in present if name.endswith(suffix)]
             hint = f"; {others[0]} is another format, save the model as safetensors" if others else ""
@@ -184,9 +186,7 @@ class Checkpoint:
     def _add_shards(self, where: dict[str, str], present: Sequence[str]) -> None:
         for file in sorted(set(where.values())):
             if file not in present:
-                raise ConvertError(
-                    f"{self.source.subject(file)}: is missing, {INDEX} names it; fetch it again"
-                )
+                raise self.source.missing(file)
             self._add(file)
         for name, file in where.items():
             if name not in self.entries or self.entries[name].file.name != file:

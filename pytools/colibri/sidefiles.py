@@ -40,8 +40,8 @@ def _chat_template(source: Source, settings: dict[str, Any]) -> str:
             return own.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ConvertError(
-                f"{source.subject('chat_template.jinja')}: is not UTF-8 ({error.reason} at byte {error.start}); "
-                "fetch it again"
+                f"{source.subject('chat_template.jinja')}: is not UTF-8 ({error.reason} at byte "
+                f"{error.start}); fetch it again"
             ) from None
     template = settings.get("chat_template") or ""
     if isinstance(template, list):

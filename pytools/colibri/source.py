@@ -15,7 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
-from .errors import ConvertError
+from .errors import ColibriError, ConvertError
 from .strict_json import parse_json
 
 SAMPLES, SAMPLE_BYTES = 16, 4096  # of each file of weights, for a folder's fingerprint
@@ -79,6 +79,7 @@ class Source(ABC):
 
     name = ""  # what the blob says it was made of
     revision = ""  # the commit, where the source has commits
+    partial = False  # whether a file that is not there may be somewhere else
 
     def __init__(self) -> None:
         self._opened: dict[str, ByteFile] = {}
@@ -104,6 +105,10 @@ class Source(ABC):
     def content(self, files: Iterable[str]) -> str:
         """What two sources with the same weights have in common, wherever they lie."""
 
+    def missing(self, file: str) -> ColibriError:
+        """The error for a file that must be there."""
+        return ConvertError(f"{self.subject(file)}: is missing; give a whole Hugging Face model")
+
     def stamp(self, files: Iterable[str]) -> str:
         """Changes when a file of this very source is touched; empty where files cannot change."""
         return ""
@@ -120,7 +125,7 @@ class Source(ABC):
         data = self.small(file)
         if data is None:
             if needed:
-                raise ConvertError(f"{self.subject(file)}: is missing; give a whole Hugging Face model")
+                raise self.missing(file)
             return {}
         document = parse_json(data, self.subject(file), fraction)
         if not isinstance(document, dict):

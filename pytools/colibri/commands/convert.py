@@ -16,7 +16,7 @@ from ..unfinished import Work
 from .common import positive
 
 EXAMPLES = (
-    "colibri convert ./SmolLM2-135M-Instruct -o smol.colibri",
+    "colibri convert HuggingFaceTB/SmolLM2-135M-Instruct -o smol.colibri",
     "colibri convert ./Mixtral -o mixtral.colibri --weights q4 --shard 1/8",
 )
 
@@ -24,7 +24,10 @@ EXAMPLES = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Options."""
     parser.add_argument(
-        "source", metavar="SOURCE", help="a folder with config.json, *.safetensors and tokenizer.json"
+        "source",
+        metavar="SOURCE",
+        help="a folder with config.json, *.safetensors and tokenizer.json, or a model of the hub: "
+        "org/name[@revision] (HF_ENDPOINT, HF_TOKEN, HF_HOME hold)",
     )
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="the file to write (default: SOURCE's name)"
@@ -45,6 +48,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=positive, metavar="N", help="threads that pack weights (default: up to 4)"
     )
+    parser.add_argument("--revision", metavar="REV", help="branch, tag or commit of a hub's model")
+    parser.add_argument("--token", metavar="TOKEN", help="for gated models (default: HF_TOKEN, or the login)")
+    parser.add_argument(
+        "--offline", action="store_true", help="use what the hub's cache holds (HF_HUB_OFFLINE says the same)"
+    )
     apart = parser.add_mutually_exclusive_group()
     apart.add_argument(
         "--shard",
@@ -64,19 +72,26 @@ def share(text: str) -> tuple[int, int]:
 
 
 def source_of(options: argparse.Namespace) -> Source:
-    """The folder; an id of the hub is refused by name."""
-    path = Path(options.source)
+    """A folder that is there, else a model of the hub."""
+    path, found = Path(options.source), HUB_ID.fullmatch(options.source)
     if path.is_dir():
+        if options.revision or options.token or options.offline:
+            raise UsageError(
+                f"{options.source}: is a folder; --revision, --token and --offline are for a model of the hub"
+            )
         return Folder(path)
-    if HUB_ID.fullmatch(options.source) and not path.parent.is_dir():
-        raise UsageError(
-            f"{options.source}: looks like a model id of a hub; this version converts local folders only: "
-            "download the model first and give its folder"
+    if not found or path.parent.is_dir():
+        raise InputError(
+            f"{options.source}: no such folder; give the folder of a Hugging Face model (config.json, "
+            "*.safetensors, tokenizer.json) or a hub's id, org/name[@revision]"
         )
-    raise InputError(
-        f"{options.source}: no such folder; give the folder of a Hugging Face model (config.json, "
-        "*.safetensors, tokenizer.json)"
-    )
+    if options.revision and found["revision"]:
+        raise UsageError(
+            f"{options.source}: names a revision, so does --revision {options.revision}; give one"
+        )
+    from ..hub import hub_source  # takes a while to import
+
+    return hub_source(found["name"], options.revision or found["revision"], options.token, options.offline)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
