@@ -1,0 +1,94 @@
+/*
+ * kernels_test.c: rows of inputs through what base and kernels offer inside the core, for tests/test_kernels.py, which
+ * knows the answers. Built as a shared library together with core/base and core/kernels; mem.c under other names.
+ */
+#include "kernels/kernels.h"
+
+void test_exp(const float *x, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = colibri_exp(x[i]);
+    }
+}
+
+void test_gates(const float *x, float *sigmoid, float *silu, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        sigmoid[i] = colibri_sigmoid(x[i]);
+        silu[i] = colibri_silu(x[i]);
+    }
+}
+
+void test_round_even(const float *x, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = colibri_round_even(x[i]);
+    }
+}
+
+void test_sqrt(const float *x, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = colibri_sqrt(x[i]);
+    }
+}
+
+void test_turns(const uint32_t *position, const uint64_t *fraction, float *cosine, float *sine, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        colibri_turn(position[i], fraction[i], &cosine[i], &sine[i]);
+    }
+}
+
+void test_halves(const float *x, uint16_t *half, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        half[i] = colibri_half_from_float(x[i]);
+    }
+}
+
+void test_floats(const uint16_t *half, float *x, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = colibri_half_to_float(half[i]);
+    }
+}
+
+/* rows x columns, each row on its own; d and sum have groups entries a row, q 32 times as many */
+void test_quantize_rows(const float *x, uint32_t rows, uint32_t columns, int8_t *q, float *d, int32_t *sum, int32_t *bad)
+{
+    uint32_t groups = colibri_groups(columns);
+    for (uint32_t r = 0; r < rows; r++) {
+        bad[r] = colibri_quantize_row(x + (uint64_t)r * columns, columns, q + 32u * (uint64_t)r * groups,
+                                      d + (uint64_t)r * groups, sum + (uint64_t)r * groups);
+    }
+}
+
+void test_groups(const float *w, uint32_t groups, uint32_t count, int four_bits, int8_t *q, uint16_t *scale, int32_t *bad)
+{
+    for (uint32_t g = 0; g < groups; g++) {
+        const float *from = w + (uint64_t)g * count;
+        bad[g] = four_bits ? colibri_q4_group(from, count, q + (uint64_t)g * count, scale + g)
+                           : colibri_q8_group(from, count, q + (uint64_t)g * count, scale + g);
+    }
+}
+
+/* A packed matrix times one activation row: out holds whole tiles. */
+void test_product(uint32_t kind, uint32_t rows, uint32_t columns, const uint8_t *matrix, const float *x, const int8_t *q,
+                  const float *d, const int32_t *sum, float *out)
+{
+    colibri_activation row = {x, q, d, sum};
+    for (uint32_t t = 0; t < colibri_tiles(rows); t++) {
+        colibri_tile_dot(kind, matrix + t * colibri_tile_bytes(kind, columns), columns, &row, out + 16u * t);
+    }
+}
+
+/* Checked arithmetic: how = 0 sum, 1 product, 2 round a up to a multiple of b. */
+uint64_t test_checked(int how, uint64_t a, uint64_t b, int32_t *bad)
+{
+    int wrong = 0;
+    uint64_t result = how == 0 ? colibri_add(a, b, &wrong)
+                               : how == 1 ? colibri_mul(a, b, &wrong) : colibri_round_up_checked(a, b, &wrong);
+    *bad = wrong;
+    return result;
+}
