@@ -55,7 +55,8 @@ void test_floats(const uint16_t *half, float *x, uint32_t n)
 }
 
 /* rows x columns, each row on its own; d and sum have groups entries a row, q 32 times as many */
-void test_quantize_rows(const float *x, uint32_t rows, uint32_t columns, int8_t *q, float *d, int32_t *sum, int32_t *bad)
+void test_quantize_rows(const float *x, uint32_t rows, uint32_t columns, int8_t *q, float *d, int32_t *sum,
+                        int32_t *bad)
 {
     uint32_t groups = colibri_groups(columns);
     for (uint32_t r = 0; r < rows; r++) {
@@ -64,7 +65,8 @@ void test_quantize_rows(const float *x, uint32_t rows, uint32_t columns, int8_t 
     }
 }
 
-void test_groups(const float *w, uint32_t groups, uint32_t count, int four_bits, int8_t *q, uint16_t *scale, int32_t *bad)
+void test_groups(const float *w, uint32_t groups, uint32_t count, int four_bits, int8_t *q, uint16_t *scale,
+                 int32_t *bad)
 {
     for (uint32_t g = 0; g < groups; g++) {
         const float *from = w + (uint64_t)g * count;
@@ -74,8 +76,8 @@ void test_groups(const float *w, uint32_t groups, uint32_t count, int four_bits,
 }
 
 /* A packed matrix times one activation row: out holds whole tiles. */
-void test_product(uint32_t kind, uint32_t rows, uint32_t columns, const uint8_t *matrix, const float *x, const int8_t *q,
-                  const float *d, const int32_t *sum, float *out)
+void test_product(uint32_t kind, uint32_t rows, uint32_t columns, const uint8_t *matrix, const float *x,
+                  const int8_t *q, const float *d, const int32_t *sum, float *out)
 {
     colibri_activation row = {x, q, d, sum};
     for (uint32_t t = 0; t < colibri_tiles(rows); t++) {

@@ -1,8 +1,8 @@
 /*
- * monkey.c: a session in the hands of a monkey. Random limits, then feeds, budgets, rewinds and resets in any order, over
- * a host whose fetches are refused, late, out of order, failing and corrupt. Every so often the logits are compared, bit
- * by bit, with those of a plain session that was fed the same tokens one by one. A program on a libc, compiled with the
- * sanitizers and the core's sources; pool and blob lie in memory of exactly their size.
+ * monkey.c: a session in the hands of a monkey. Random limits, then feeds, budgets, rewinds and resets in any order,
+ * over a host whose fetches are refused, late, out of order, failing and corrupt. Every so often the logits are
+ * compared, bit by bit, with those of a plain session that was fed the same tokens one by one. A program on a libc,
+ * compiled with the sanitizers and the core's sources; pool and blob lie in memory of exactly their size.
  *
  *   monkey BLOB SEED ROUNDS
  */
@@ -18,9 +18,9 @@ enum { ALIGN = 64, CONTEXT = 80, SEQUENCES = 3, BATCH = 12, STEPS = 60, TICKETS 
 static uint8_t *file;
 static uint64_t file_bytes;
 static uint64_t counts[16];
-static const char *const count_names[16] = {"rounds", "feeds", "rows", "compared", "rewinds", "rewinds_refused", "resets",
-                                            "resets_running", "waits", "fetches", "fetch_refusals", "fetch_failures",
-                                            "corruptions", "agains", "in_flight_at_stop", "start_retries"};
+static const char *const count_names[16] = {
+    "rounds", "feeds", "rows", "compared", "rewinds", "rewinds_refused", "resets", "resets_running", "waits", "fetches",
+    "fetch_refusals", "fetch_failures", "corruptions", "agains", "in_flight_at_stop", "start_retries"};
 enum { N_ROUNDS, N_FEEDS, N_ROWS, N_COMPARED, N_REWINDS, N_REWINDS_REFUSED, N_RESETS, N_RESETS_RUNNING, N_WAITS,
        N_FETCHES, N_REFUSALS, N_FAILURES, N_CORRUPTIONS, N_AGAINS, N_IN_FLIGHT, N_START_RETRIES };
 
@@ -163,8 +163,8 @@ static float *plain_logits(const uint32_t *tokens, uint32_t count, uint32_t kv_k
     static colibri_model model;
     static uint8_t *plain_pool;
     static uint64_t plain_bytes;
-    colibri_limits limits = {.struct_bytes = sizeof limits, .context = CONTEXT, .batch = 1, .sequences = 1, .workers = 1,
-                             .logit_rows = 1, .kv_kind = kv_kind};
+    colibri_limits limits = {.struct_bytes = sizeof limits, .context = CONTEXT, .batch = 1, .sequences = 1,
+                             .workers = 1, .logit_rows = 1, .kv_kind = kv_kind};
     colibri_plan_result plan = {.struct_bytes = sizeof plan};
     colibri_session *s = 0;
     if (colibri_open(&model, file, file_bytes, file_bytes, 0) < 0 || colibri_plan(&model, &limits, &plan, 0) < 0) {
@@ -237,9 +237,10 @@ static void begin(round_state *r, const colibri_model *model)
     pool = exact(pool_bytes = plan.pool_bytes);
     memset(pool, patterns[below(4)], pool_bytes);
     fetched_bytes = 0;
-    for (uint32_t i = 0; retry(status = colibri_start(model, &r->limits, &hooks, pool, pool_bytes, &r->s, &detail)); i++) {
+    uint32_t i = 0;
+    while (retry(status = colibri_start(model, &r->limits, &hooks, pool, pool_bytes, &r->s, &detail))) {
         counts[N_START_RETRIES]++;
-        if (i > 100000u) {
+        if (i++ > 100000u) {
             die("start never ends", status);
         }
     }
@@ -337,7 +338,8 @@ static void end(round_state *r)
 {
     colibri_stats_result stats = {.struct_bytes = sizeof stats};
     int32_t status;
-    if (colibri_stats(r->s, &stats) != COLIBRI_OK || stats.pool_used != pool_bytes || stats.bytes_fetched != fetched_bytes) {
+    if (colibri_stats(r->s, &stats) != COLIBRI_OK || stats.pool_used != pool_bytes ||
+        stats.bytes_fetched != fetched_bytes) {
         die("stats", (int64_t)stats.bytes_fetched);
     }
     for (uint32_t i = 0; (status = colibri_stop(r->s)) == COLIBRI_WAIT; i++) {
@@ -414,7 +416,8 @@ int main(int argc, char **argv)
     uint64_t tables_bytes = ((const colibri_blob_header *)(const void *)file)->tables_bytes;
     uint8_t *part = exact(tables_bytes);
     memcpy(part, file, tables_bytes);
-    if (colibri_open(&whole, file, file_bytes, file_bytes, 0) < 0 || colibri_open(&tables, part, tables_bytes, file_bytes, 0) < 0) {
+    if (colibri_open(&whole, file, file_bytes, file_bytes, 0) < 0 ||
+        colibri_open(&tables, part, tables_bytes, file_bytes, 0) < 0) {
         die("open", 0);
     }
     random_state = strtoull(argv[2], 0, 10);
