@@ -98,6 +98,15 @@ static int colibri_clip(float *x, uint32_t count, float limit)
     return most >= COLIBRI_INFINITY_BITS;
 }
 
+static int colibri_not_finite(const float *x, uint32_t count)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        most = colibri_magnitude(x[i]) > most ? colibri_magnitude(x[i]) : most;
+    }
+    return most >= COLIBRI_INFINITY_BITS;
+}
+
 static int colibri_store_k(uint32_t kind, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane)
 {
     switch (kind) {
@@ -162,6 +171,7 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
         colibri_rotate_heads(s, layer, q, layer->d.heads, state->position);
         colibri_rotate_heads(s, layer, k, layer->d.kv_heads, state->position);
     }
+    bad |= colibri_not_finite(k, layer->k.rows + layer->v.rows);     /* a cache of halves would make an infinity 65504 */
     for (uint32_t h = 0; h < layer->d.kv_heads; h++) {
         bad |= colibri_store_k(s->limits.kv_kind, k + (uint64_t)h * head_dim, head_dim,
                                colibri_k_tile(s, layer, state->sequence, h, tile), lane);
