@@ -2,7 +2,8 @@
 
 The linkers are called directly and no libc is ever linked: a `zig cc` link would first build musl and
 compiler-rt (minutes), and `zig objcopy` would first build itself. Construction variables read here:
-ZIG_TARGET (zig's target triple), ZIG_CPU (zig's CPU name, may be empty) and ZIG_CACHE (a folder). Set here: ZIG_VERSION, on which every object has to depend.
+ZIG_TARGET (zig's target triple), ZIG_CPU (zig's CPU name, may be empty) and ZIG_CACHE (a folder). Set here:
+ZIG_VERSION, on which every object has to depend.
 """
 import importlib.metadata
 import os
