@@ -67,7 +67,8 @@ class Bench:
                 loads += ["-device", f"loader,file={path},addr={place[name]:#x},force-raw=on"]
         command = [emulator, "-M", machine, "-cpu", cpu, "-m", memory, "-display", "none", "-monitor", "none",
                    "-serial", "stdio", "-nic", "none", "-no-reboot", "-semihosting-config",
-                   "enable=on,target=native", "-kernel", str(artefact("baremetal_arm64", "firmware.elf")), *loads, *options]
+                   "enable=on,target=native", "-kernel", str(artefact("baremetal_arm64", "firmware.elf")),
+                   *loads, *options]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                               timeout=TIME_LIMIT)
         return Boot(done.returncode, done.stdout)
