@@ -175,7 +175,8 @@ int32_t colibri_start(const colibri_model *model, const colibri_limits *limits, 
         return colibri_start_fault(detail, COLIBRI_ERROR_ARGUMENT, COLIBRI_FIELD_STRUCT_BYTES, sizeof *hooks,
                                    hooks ? hooks->struct_bytes : 0u);
     }
-    if (hooks && (hooks->flags || hooks->reserved[0] || hooks->reserved[1] || hooks->reserved[2] || hooks->reserved[3])) {
+    if (hooks && (hooks->flags || hooks->reserved[0] || hooks->reserved[1] || hooks->reserved[2] ||
+                  hooks->reserved[3])) {
         return colibri_start_fault(detail, COLIBRI_ERROR_ARGUMENT, COLIBRI_FIELD_RESERVED, 0, 1);
     }
     const colibri_view *view = colibri_view_of(model);

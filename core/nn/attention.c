@@ -171,7 +171,8 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
         colibri_rotate_heads(s, layer, q, layer->d.heads, state->position);
         colibri_rotate_heads(s, layer, k, layer->d.kv_heads, state->position);
     }
-    bad |= colibri_not_finite(k, layer->k.rows + layer->v.rows);     /* a cache of halves would make an infinity 65504 */
+    /* a cache of halves would make an infinity 65504 */
+    bad |= colibri_not_finite(k, layer->k.rows + layer->v.rows);
     for (uint32_t h = 0; h < layer->d.kv_heads; h++) {
         bad |= colibri_store_k(s->limits.kv_kind, k + (uint64_t)h * head_dim, head_dim,
                                colibri_k_tile(s, layer, state->sequence, h, tile), lane);
