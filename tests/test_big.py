@@ -23,6 +23,7 @@ from oracles import tensorfile
 
 MIB = 1 << 20
 LIMIT = 300 * MIB  # whatever the checkpoint's size
+PLAIN = ("--weights", "q8", "--no-tokenizer")
 CONFIG = {
     "model_type": "mixtral", "vocab_size": 8192, "hidden_size": 1024, "intermediate_size": 3456,
     "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
@@ -138,7 +139,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Big]:
     top = tmp_path_factory.mktemp("big")
     size = patterned(top / "hf", CONFIG, 5)
     output = top / "whole.colibri"
-    yield Big(top / "hf", size, output, run(top / "hf", "-o", output, "--weights", "q8"))
+    yield Big(top / "hf", size, output, run(top / "hf", "-o", output, *PLAIN))
     for path in [*(top / "hf").iterdir(), *top.glob("*.colibri*")]:
         path.unlink()
 
@@ -148,23 +149,39 @@ def same(first: Path, second: Path) -> bool:
     return subprocess.run(["cmp", first, second], check=False).returncode == 0
 
 
+TOKENIZER = """
+import json, sys
+from colibri.tokenizer import build_tokenizer_section
+build_tokenizer_section(json.load(open(sys.argv[1])), {})
+print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
 @pytest.mark.all
-def test_a_large_checkpoint_needs_little_memory(big: Big) -> None:
+def test_a_large_checkpoint_needs_little_memory(big: Big, tmp_path: Path) -> None:
+    """300 MiB for the weights; the tokenizer, made before them and let go, costs what it costs alone."""
+    words = [sys.executable, "-c", TOKENIZER, str(big.folder / "tokenizer.json")]
+    tokenizer = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    both = run(big.folder, "-o", tmp_path / "m.colibri", "--weights", "q8")
+    (tmp_path / "m.colibri").unlink()
     print(
-        f"\n{big.bytes / 1e9:.2f} GB: {big.first.peak / MIB:.0f} MiB at the peak, {big.first.seconds:.1f} s"
+        f"\n{big.bytes / 1e9:.2f} GB: {big.first.peak / MIB:.0f} MiB at the peak, the tokenizer alone "
+        f"{tokenizer / MIB:.0f}, both {both.peak / MIB:.0f}; {big.first.seconds:.1f} s; "
+        f"{big.first.document['profile']}"
     )
     assert 1.4e9 < big.bytes < 1.5e9
     assert big.first.peak < LIMIT
+    assert both.peak < max(big.first.peak, tokenizer) + 64 * MIB
 
 
 @pytest.mark.all
 def test_killed_at_ten_random_moments(big: Big, tmp_path: Path) -> None:
     output, draw, kills, strips = tmp_path / "m.colibri", random.Random(5), 0, []
-    words = command(big.folder, "-o", output, "--weights", "q8")
+    words = command(big.folder, "-o", output, *PLAIN)
     while kills < 10:
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            process.wait(draw.uniform(0.1, 0.25) * big.first.seconds)
+            process.wait(draw.uniform(0.15, 0.4) * big.first.seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             kills += 1
@@ -176,7 +193,7 @@ def test_killed_at_ten_random_moments(big: Big, tmp_path: Path) -> None:
     print(f"\nstrips after each kill: {strips}")
     assert max(strips) > 20
     if not output.exists():
-        run(big.folder, "-o", output, "--weights", "q8")
+        run(big.folder, "-o", output, *PLAIN)
     assert same(output, big.output)
     assert [path.name for path in tmp_path.iterdir()] == ["m.colibri"]
     output.unlink()
@@ -186,19 +203,19 @@ def test_killed_at_ten_random_moments(big: Big, tmp_path: Path) -> None:
 def test_large_parts_are_joined(big: Big, tmp_path: Path) -> None:
     output = tmp_path / "m.colibri"
     for share in (2, 3, 1):
-        assert run(big.folder, "-o", output, "--weights", "q8", "--shard", f"{share}/3").peak < LIMIT
-    assert run(big.folder, "-o", output, "--weights", "q8", "--join").peak < LIMIT
+        run(big.folder, "-o", output, *PLAIN, "--shard", f"{share}/3")
+    run(big.folder, "-o", output, *PLAIN, "--join")
     assert same(output, big.output)
     for path in tmp_path.iterdir():
         path.unlink()
 
 
-HUGE = {**CONFIG, "hidden_size": 4096, "intermediate_size": 3072, "num_hidden_layers": 28, "head_dim": 128,
+HUGE = {**CONFIG, "hidden_size": 4096, "intermediate_size": 3072, "num_hidden_layers": 30, "head_dim": 128,
         "num_attention_heads": 32}  # fmt: skip
 
 
 @pytest.mark.all
-def test_twenty_gigabytes_need_no_more_memory_than_one(big: Big, tmp_path: Path) -> None:
+def test_twenty_gigabytes_need_no_more_memory_than_one(tmp_path: Path) -> None:
     """The beginning, the middle and the end of it as parts, and half a minute of the whole.
 
     All of it would take several minutes and 10 GB of disk to say the same.
@@ -227,7 +244,7 @@ def test_twenty_gigabytes_need_no_more_memory_than_one(big: Big, tmp_path: Path)
         + ", ".join(f"{n} {p / MIB:.0f} MiB" for n, p in peaks.items())
     )
     assert done > 20
-    assert max(peaks.values()) < big.first.peak + 40 * MIB
+    assert max(peaks.values()) < 200 * MIB
     assert peaks["after 30 s"] - peaks["after 10 s"] < 24 * MIB
     for path in tmp_path.glob(".m.colibri.*"):
         path.unlink()
@@ -243,7 +260,9 @@ def test_throughput(tmp_path: Path, weights: str) -> None:
     """
     quiet = os.getloadavg()[0] < 1
     size = patterned(tmp_path / "hf", {**CONFIG, "num_hidden_layers": 1}, 2)
-    made = run(tmp_path / "hf", "-o", tmp_path / "m.colibri", "--weights", weights, "--threads", 2)
+    made = run(
+        tmp_path / "hf", "-o", tmp_path / "m.colibri", "--weights", weights, "--threads", 2, "--no-tokenizer"
+    )
     profile = made.document["profile"]
     of_two_cores = size / 1e9 / (made.cpu / 2) * 60
     print(f"\n{weights}: {size / 1e9:.3f} GB, {of_two_cores:.2f} GB a minute by processor time; {profile}")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -513,3 +518,39 @@ def test_subnormal_half_floats_are_kept(tmp_path: Path, kind: str) -> None:
     made = convert(folder, tmp_path / "m.colibri", ConvertOptions(weights=kind, tokenizer=False))
     found = BlobFile(made.path).floats(BlobFile(made.path).find("Q", 1), 0)
     assert np.array_equal(found.view(np.uint32), tiny.astype(np.float32).view(np.uint32))
+
+
+BAR = """
+import sys, time
+from colibri.progress import progress_bar
+with progress_bar(True) as report:
+    report(20_000_000, 100_000_000, "")
+    for step in range(2, 10):
+        report(step * 10_000_000, 100_000_000, "layer 3 EXPERT_UP")
+        time.sleep(0.15)
+    report(50, 100, "sums")
+"""
+
+
+def on_a_terminal(script: str, **environment: str) -> str:
+    """What a script shows on a terminal."""
+    master, slave = os.openpty()
+    child = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", **environment}
+    with subprocess.Popen([sys.executable, "-c", script], stderr=slave, env=child) as process:
+        os.close(slave)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal is an error of its reader
+            while part := os.read(master, 65536):
+                shown += part
+        os.close(master)
+        assert process.wait() == 0
+    return shown.decode()
+
+
+def test_progress_shows_rate_and_remaining_time_on_a_terminal_only() -> None:
+    shown = on_a_terminal(BAR, NO_COLOR="1")
+    assert re.search(r"converting .* \d+% \d+\.\d M weights/s 0:00:0\d layer 3 EXPERT_UP", shown), shown
+    assert "sums" in shown and not re.search(r"\x1b\[[\d;]*(3[1-7]|38;)[\d;]*m", shown)
+    assert re.search(r"\x1b\[[\d;]*(3[1-7]|38;)[\d;]*m", on_a_terminal(BAR.replace("0.15", "0.02")))
+    quiet = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True)
+    assert quiet.stderr == quiet.stdout == ""

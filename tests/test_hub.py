@@ -371,6 +371,18 @@ def test_without_a_network(hub: HubServer, client: Client, folders: dict[str, Pa
     assert len(images) == 1  # the same bytes, wherever the files lay
 
 
+def test_a_cache_that_cannot_be_written_is_named(hub: HubServer, tmp_path: Path) -> None:
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.write_text("not a folder")
+    out.mkdir()
+    client = Client(hub.endpoint, home)
+    try:
+        words = f"{home}/hub: the hub's cache cannot be used (Not a directory); make room, or set HF_HOME"
+        failed(client.convert(NAME, out / "m.colibri"), 3, words, out)
+    finally:
+        client.close()
+
+
 def test_weights_in_the_cache_are_read_there(
     hub: HubServer, client: Client, folders: dict[str, Path], tmp_path: Path
 ) -> None:

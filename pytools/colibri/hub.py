@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import huggingface_hub as hub
@@ -27,12 +28,13 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import build_hf_headers, disable_progress_bars, get_session, logging
 
-from .errors import ColibriError, ConvertError, Unreachable
+from .errors import ColibriError, ConvertError, DoesNotFit, InputError, Unreachable
 from .library import version
 from .source import ByteFile, Folder, LocalFile, Source
+from .unfinished import NO_ROOM
 
 # What its HTTP library raises when a connection fails; which library that is differs between its versions.
-NETWORK = (HfHubHTTPError.__bases__[0], OSError)
+NETWORK: tuple[type[BaseException], ...] = (HfHubHTTPError.__bases__[0], OSError)
 ATTEMPTS = 6  # that bring no byte, until a server is given up
 FIRST_WAIT, LONGEST_WAIT = 0.25, 30.0  # seconds before the next attempt; doubles
 BUSY = (408, 425, 429, 500, 502, 503, 504)
@@ -100,7 +102,13 @@ def plainly(name: str, revision: str | None, file: str = "") -> Iterator[None]:
         raise Unreachable(
             f"{place}: {endpoint_host()} answered with status {code}; try again later"
         ) from None
-    except (*NETWORK, hub.errors.OfflineModeIsEnabled) as error:
+    except NETWORK as error:
+        if isinstance(error, OSError) and (error.filename or error.errno in NO_ROOM):
+            kind = DoesNotFit if error.errno in NO_ROOM else InputError
+            raise kind(
+                f"{constants.HF_HUB_CACHE}: the hub's cache cannot be used ({error.strerror}); make room, or "
+                "set HF_HOME to another folder"
+            ) from None
         raise Unreachable(
             f"{place}: {endpoint_host()} cannot be reached ({short(error)}); check the network and "
             "HF_ENDPOINT, or give --offline if the hub's cache holds the model"
@@ -200,17 +208,18 @@ class HubFile:
                 data += chunk
         return 0, 0.0
 
-    def _told_size(self, headers: Iterable[str]) -> int:
-        told = str(dict(headers).get("content-range", "")).rpartition("/")[2]
+    @staticmethod
+    def _told_size(headers: Mapping[str, str]) -> int:
+        told = headers.get("Content-Range", "").rpartition("/")[2]
         return int(told) if told.isdigit() else 0
 
-    def _check_range(self, answer: object, first: int, last: int) -> None:
-        if answer.status_code == 200:  # type: ignore[attr-defined]
+    def _check_range(self, answer: Any, first: int, last: int) -> None:
+        if answer.status_code == 200:
             raise ConvertError(
                 f"{self}: {urlsplit(self._location).netloc} serves no byte ranges (status 200 to a Range "
                 f"request); download the model (`hf download {self._owner.name}`) and give --offline"
             )
-        text = answer.headers.get("Content-Range", "")  # type: ignore[attr-defined]
+        text = answer.headers.get("Content-Range", "")
         found = CONTENT_RANGE.fullmatch(text)
         if found and int(found[3]) != self.size:
             raise self._wrong_length(self.size, int(found[3]))

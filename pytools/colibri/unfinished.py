@@ -173,15 +173,19 @@ class Unfinished:
 
     def _make(self, make: Callable[[Strip], bytes | bytearray], strip: Strip) -> None:
         data = make(strip)
-        with self.work.profile("write"), said_plainly(self.target):
-            write_all(self.handle, data, strip.offset - self.window[0])
+        with said_plainly(self.target):
+            with self.work.profile("write"):
+                write_all(self.handle, data, strip.offset - self.window[0])
             if self.journal:
-                self.journal.add(strip.number, crc32c(data))
+                with self.work.profile("sums"):
+                    crc = crc32c(data)
+                self.journal.add(strip.number, crc)
 
     def publish(self, identity: str = "") -> None:
         """The bytes are complete: on the disk first, then under their name."""
         with said_plainly(self.target):
-            os.fsync(self.handle)
+            with self.work.profile("write"):
+                os.fsync(self.handle)
             if self.journal:
                 self.journal.done(identity)
             os.replace(self.path, self.target)
