@@ -139,6 +139,8 @@ static int32_t colibri_widen_all(const colibri_view *view, const colibri_limits 
             w->ops += colibri_tape_layer_ops(&d, ops, l);
             colibri_widen_attention(view, limits, &d, layout, w, bad);
             colibri_widen_ffn(view, limits, &d, layout, w);
+            uint64_t chosen = (uint64_t)limits->batch * d.top_k;    /* an op's units are counted in 32 bits */
+            *bad |= (chosen < d.experts ? chosen : d.experts) * colibri_groups(d.ff) > UINT32_MAX;
         }
     }
     for (uint32_t i = 0; i < view->model_tensors; i++) {
