@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from c.programs import Sanitized
-from colibri.library import constants, ffi, names, values
+from colibri.blobwriter import tables_only
+from colibri.engine import new
+from colibri.format import Kinds
+from colibri.library import constants, ffi, load, names, values
 from colibri.synth import SPECS, Spec, write_random_blob
 from editing import Edited, Opened
 
@@ -426,3 +429,49 @@ def test_the_small_blob_holds_what_the_flips_are_to_reach(tiny: Path) -> None:
     """Kinds and sections of the blob that the flips are made in."""
     kinds = {names("colibri_kind")[t.kind] for t in Edited(tiny).rows("TENSORS", "tensor")}
     assert kinds == {"F32", "Q8", "Q4"} and SPECS["tiny"].tied
+
+
+# ---- the largest numbers a table can hold ----
+
+
+MOST = (1 << 26) - 1                # COLIBRI_VALUE_LIMIT
+HUGE = {
+    "width": Spec(vocab=MOST, hidden=MOST, layers=1, heads=65535, kv_heads=65535, head_dim=1024, ff=MOST, rope=None),
+    "experts": Spec(vocab=MOST, hidden=1, layers=2, heads=1, kv_heads=1, head_dim=65535, experts=65535, top_k=65535,
+                    expert_ff=MOST, rope=None),
+    "runs": Spec(vocab=1, hidden=MOST, layers=2, heads=1, kv_heads=1, head_dim=2, experts=300, top_k=300,
+                 expert_ff=MOST, shared_ff=MOST, rope=None),
+    "window": Spec(vocab=1, hidden=1, layers=2, heads=65535, kv_heads=1, head_dim=2, window=MOST, rope=None),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_the_largest_numbers_are_planned_without_wrapping_or_refused(name: str) -> None:
+    """Tables may speak of files of 2^62 bytes; sizes are exact or the plan says OVERFLOW."""
+    c, spec = constants(), HUGE[name]
+    image, size = tables_only(spec.model(), Kinds.preset("q4"))
+    opened = Opened(bytes(image), size)
+    assert opened.status == c.OK
+    for flags in (0, c.LIMIT_RESIDENT_COPY | c.LIMIT_STREAM_EXPERTS):
+        limits = new("colibri_limits", context=1 << 26, batch=65535, sequences=65535, workers=1024, logit_rows=65535,
+                     rewind=1 << 26, flags=flags, slots=spec.experts * spec.layers if flags else 0)
+        plan, detail = new("colibri_plan_result"), ffi().new("colibri_detail *")
+        status = load().colibri_plan(opened.model, limits, plan, detail)
+        if name in ("width", "experts"):
+            assert status == c.ERROR_OVERFLOW and detail.field == c.FIELD_POOL_BYTES
+            continue
+        assert status == c.OK
+        sizes = {key: plan.region_bytes[value] for value, key in names("colibri_region").items() if value < c.REGION_COUNT}
+        assert sum(sizes.values()) == plan.pool_bytes
+        tile = 2 * 64 * spec.head_dim                               # 16 positions of K and of V as f32
+        assert sizes["KV"] == 65535 * spec.layers * spec.kv_heads * tile * (1 << 22)
+        assert sizes["LOGITS"] == 65535 * 64 * (spec.vocab + 15 >> 4)
+        expert = opened_info(opened).expert_run_bytes
+        assert sizes["SLOTS"] >= limits.slots * expert and (not flags or sizes["RESIDENT"] >= plan.resident_bytes > 0)
+
+
+def opened_info(opened: Opened) -> Any:
+    """colibri_model_info."""
+    info = new("colibri_info")
+    assert load().colibri_model_info(opened.model, info) == constants().OK
+    return info
