@@ -311,11 +311,7 @@ def test_weight_groups_are_those_of_the_reference(kernels: Kernels, kind: str, c
     bad = np.full(len(w), -1, np.int32)
     kernels.call("test_groups", w, len(w), count, int(kind == "q4"), q, scale, bad)
     right_q, right_scale = (quant.quantize_q4 if kind == "q4" else quant.quantize_q8)(w)
-    values = right_q[:, :count]
-    assert not bad.any() and np.array_equal(q, values)
-    # a scale of -0 where every q is 0 is one corner that the page leaves open; no product can see it
-    ours, theirs = (np.where(values.any(axis=1), s, s & 0x7FFF) for s in (scale, right_scale[:, 0]))
-    assert np.array_equal(ours, theirs)
+    assert not bad.any() and np.array_equal(q, right_q[:, :count]) and np.array_equal(scale, right_scale[:, 0])
     low, high = (-8, 7) if kind == "q4" else (-127, 127)
     assert q.min() >= low and q.max() <= high
 
@@ -331,15 +327,8 @@ def test_tiles_are_those_of_the_reference_and_come_back(kernels: Kernels, kind: 
     number = getattr(constants(), "KIND_" + kind.upper())
     for rows, columns in SIZES:
         w = weights(rows, columns, rows * 1000 + columns)
-        right = Matrix.from_floats(kind, w)
         packed = kernels.packed(kind, w)
-        ours = Matrix.from_tiles(kind, packed, rows, columns)                  # refuses padding that is not zero
-        if kind == "q4":                                                       # the corner named above
-            zero = ~ours.values.reshape(rows, -1, 32).any(axis=2)
-            ours.scale_bits[zero] &= 0x7FFF
-            right.scale_bits[zero] &= 0x7FFF
-        assert ours.tiles() == right.tiles(), (rows, columns)
-        assert kind == "q4" or packed == right.tiles()
+        assert packed == Matrix.from_floats(kind, w).tiles(), (rows, columns)
         out = np.full((rows, columns), np.nan, np.float32)
         source = np.frombuffer(packed, np.uint8)
         assert kernels.call("colibri_unpack", number, rows, columns, kernels.ffi.from_buffer(source), out) == 0
