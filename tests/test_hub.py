@@ -22,6 +22,7 @@ from colibri.convert import ConvertOptions, convert
 from hubserver import Faults, HubServer, Repository, commit
 from oracles import tensorfile
 
+pytestmark = pytest.mark.slow
 CASE, NAME = "mixtral_one", "acme/tiny"
 FIRST, SECOND = commit("first"), commit("second")
 CHILD = """

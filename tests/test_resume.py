@@ -6,10 +6,11 @@ import dataclasses
 import errno
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -365,36 +366,43 @@ def test_space_is_checked_before_the_work(
     assert reads.seen == 0 and files(tmp_path) == []
 
 
+ROOM = 64 << 10
+
+
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Any:
-    """A file system of 64 KiB."""
-    mounted = tmp_path / "disk"
-    mounted.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mounted)], capture_output=True, check=False
-    )
-    if done.returncode:
-        pytest.skip("mounting a small disk needs root (test_a_file_that_may_not_grow covers the sentence)")
-    yield mounted
-    subprocess.run(["umount", str(mounted)], check=True)
-
-
-def full(action: Callable[[], Any], where: Path) -> None:
-    with pytest.raises(DoesNotFit) as caught:
-        action()
-    assert caught.value.exit_code == 5 and files(where) == []
-    assert "cannot be written (No space left on device); make room" in str(caught.value)
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A file system of 64 KiB, or (mounting needs root) files of at most 64 KiB; and what the system says."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(folder)]
+    if subprocess.run(words, capture_output=True, check=False).returncode == 0:
+        yield folder, "No space left on device"
+        subprocess.run(["umount", str(folder)], check=True)
+        return
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, before[1]))
+    yield folder, "File too large"
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_is_said_and_left_clean(
-    folder: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, small_disk: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(DoesNotFit, match="bytes are free, the blob needs"):
-        convert(folder, small_disk / "m.colibri", OPTIONS)
-    assert files(small_disk) == []
+    disk, words = small_disk
+
+    def full(action: Callable[[], Any]) -> None:
+        with pytest.raises(DoesNotFit) as caught:
+            action()
+        assert caught.value.exit_code == 5 and files(disk) == []
+        assert f"cannot be written ({words}); make room" in str(caught.value)
+
+    if words.startswith("No space"):
+        with pytest.raises(DoesNotFit, match="bytes are free, the blob needs"):
+            convert(folder, disk / "m.colibri", OPTIONS)
+        assert files(disk) == []
     with_room(1 << 40, monkeypatch)  # as if another process took the room after the check
-    full(lambda: convert(folder, small_disk / "m.colibri", OPTIONS), small_disk)
-    full(lambda: convert_share(folder, small_disk / "m.colibri", OPTIONS, (1, 2), Work()), small_disk)
+    full(lambda: convert(folder, disk / "m.colibri", OPTIONS))
+    full(lambda: convert_share(folder, disk / "m.colibri", OPTIONS, (1, 2), Work()))
 
 
 def test_errors_of_the_disk_have_their_exit_codes(tmp_path: Path) -> None:
