@@ -21,35 +21,34 @@ static colibri_slot *colibri_slot_at(const colibri_session *s, uint32_t index)
     return (colibri_slot *)(void *)colibri_pool_at(s, s->layout.slots) + index;
 }
 
-/* Pairs are row * top_k + k. Listed expert by expert, rows ascending: O(experts + rows * top_k * distinct) at most,
- * serial, small against the products it orders. */
+/* Pairs are row * top_k + k. Listed expert by expert, rows ascending, by counting: O(experts + rows * top_k), since no
+ * budget bounds this serial piece. The router's logits are done with; the counts take their place. */
 static void colibri_pass_list(colibri_session *s, const colibri_layer *layer)
 {
     const uint32_t *chosen = colibri_pool_words(s, layer->chosen);
     uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair);
     uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
+    uint32_t *count = colibri_pool_words(s, s->layout.router_logits);
     uint32_t total = s->row_count * layer->d.top_k;
     uint32_t listed = 0;
-    uint32_t at = COLIBRI_NO;
+    colibri_fill(count, 0, 4u * (uint64_t)layer->d.experts);
+    for (uint32_t p = 0; p < total; p++) {
+        count[chosen[p]]++;
+    }
     s->distinct_count = 0;
-    while (listed < total) {
-        uint32_t next = COLIBRI_NO;             /* smallest chosen expert behind `at` */
-        for (uint32_t p = 0; p < total; p++) {
-            if ((at == COLIBRI_NO || chosen[p] > at) && chosen[p] < next) {
-                next = chosen[p];
-            }
+    for (uint32_t e = 0; e < layer->d.experts; e++) {
+        if (count[e]) {
+            colibri_distinct_at(s, s->distinct_count)->expert = e;
+            colibri_distinct_at(s, s->distinct_count)->slot = COLIBRI_NO;
+            first_pair[s->distinct_count++] = listed;
+            listed += count[e];
+            count[e] = listed - count[e];       /* from here on: where this expert's next pair goes */
         }
-        colibri_distinct_at(s, s->distinct_count)->expert = next;
-        colibri_distinct_at(s, s->distinct_count)->slot = COLIBRI_NO;
-        first_pair[s->distinct_count++] = listed;
-        for (uint32_t p = 0; p < total; p++) {
-            if (chosen[p] == next) {
-                pairs[listed++] = p;
-            }
-        }
-        at = next;
     }
     first_pair[s->distinct_count] = listed;
+    for (uint32_t p = 0; p < total; p++) {
+        pairs[count[chosen[p]]++] = p;
+    }
     s->pass_first = 0;
     s->pass_end = 0;
 }
