@@ -211,7 +211,8 @@ def _prepared(
         checkpoint = Checkpoint(files, work.profile)
         weights = _Weights(checkpoint, described)
         weights.check(described.model, strict=patch is None)
-        texts = texts_of(files, config, options.tokenizer, described.model.vocab)
+        with work.profile("texts"):
+            texts = texts_of(files, config, options.tokenizer, described.model.vocab)
         texts["PROVENANCE"] = _provenance(described, options, kinds, files)
         about = _about(files, checkpoint, options, kinds)
         yield _Prepared(described, kinds, weights, texts, about, files.stamp(checkpoint.files))

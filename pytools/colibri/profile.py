@@ -1,4 +1,7 @@
-"""Where the time of a conversion goes: seconds per stage, added up over all threads."""
+"""Where the time of a conversion goes: seconds per stage, added up over all threads.
+
+"texts" is the tokenizer with its Unicode tables, made once before the weights.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STAGES = ("read", "widen", "pack", "write", "sums")
+STAGES = ("texts", "read", "widen", "pack", "write", "sums")
 
 
 class Profile:
