@@ -461,7 +461,8 @@ def test_the_largest_numbers_are_planned_without_wrapping_or_refused(name: str) 
             assert status == c.ERROR_OVERFLOW and detail.field == c.FIELD_POOL_BYTES
             continue
         assert status == c.OK
-        sizes = {key: plan.region_bytes[value] for value, key in names("colibri_region").items() if value < c.REGION_COUNT}
+        regions = {key: value for value, key in names("colibri_region").items() if value < c.REGION_COUNT}
+        sizes = {key: plan.region_bytes[value] for key, value in regions.items()}
         assert sum(sizes.values()) == plan.pool_bytes
         tile = 2 * 64 * spec.head_dim                               # 16 positions of K and of V as f32
         assert sizes["KV"] == 65535 * spec.layers * spec.kv_heads * tile * (1 << 22)
