@@ -73,7 +73,7 @@ def _measure(model: str, texts: list[list[int]], reference: quality.Logits, blob
     engines = {kind: Engine(path, kv="f16", workers=workers).logits for kind, path in blobs.items()}
     measured = quality.compare(texts, reference, engines)
     for kind, result in measured.items():
-        print(f"{model} {kind}: {result}")
+        print(f"{model} {kind}: {result}", flush=True)
     for kind, result in measured.items():
         assert result.kl <= BOUNDS[model, kind]
 
