@@ -10,6 +10,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from transformers.models.mixtral import modeling_mixtral
 
 from .corpus import Document
+from .quantize import snap_q4, straight_through
 
 VOCABULARY = 1024
 CONTEXT = 512
@@ -42,6 +43,13 @@ def make_tokenizer(texts: Iterator[str]) -> Tokenizer:
     return tokenizer
 
 
+def settle_experts(model: MixtralForCausalLM) -> None:
+    """From now on the experts compute with weights on the q4 grid; gradients pass through to the weights."""
+    for module in model.modules():
+        if hasattr(module, "gate_up_proj"):
+            module.snap_weights = lambda weight: straight_through(weight, snap_q4)
+
+
 def save_folder(model: MixtralForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
     """Write a Hugging Face folder: bf16 shards below 4 MiB, tokenizer, configs."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,6 +57,11 @@ def save_folder(model: MixtralForCausalLM, tokenizer: Tokenizer, folder: Path) -
         old.unlink()
     copy = MixtralForCausalLM(model.config).to(torch.bfloat16)
     copy.load_state_dict(model.state_dict())
+    for module, settled in zip(copy.modules(), model.modules()):
+        if hasattr(settled, "snap_weights"):
+            with torch.no_grad():
+                module.gate_up_proj.copy_(snap_q4(settled.gate_up_proj))
+                module.down_proj.copy_(snap_q4(settled.down_proj))
     copy.save_pretrained(folder, max_shard_size="3900KB")
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
@@ -73,7 +86,9 @@ def batched_experts(self: nn.Module, rows: Tensor, chosen: Tensor, weights: Tens
     slot, source = (owner * room + rank)[kept], order[kept]
     inputs = rows.new_zeros(experts * room, rows.shape[1]).index_copy(0, slot, quantize(rows)[source // top])
     kind = torch.bfloat16 if self.training else rows.dtype
-    gate_up, down = self.gate_up_proj.to(kind).transpose(1, 2), self.down_proj.to(kind).transpose(1, 2)
+    snap: Callable[[Tensor], Tensor] = getattr(self, "snap_weights", lambda x: x)
+    gate_up = snap(self.gate_up_proj).to(kind).transpose(1, 2)
+    down = snap(self.down_proj).to(kind).transpose(1, 2)
     gate, up = torch.bmm(inputs.to(kind).view(experts, room, -1), gate_up).chunk(2, -1)
     out = torch.bmm(quantize(nn.functional.silu(gate) * up), down).to(rows.dtype).flatten(0, 1)[slot]
     return torch.zeros_like(rows).index_add(0, source // top, out * weights.flatten()[source, None])

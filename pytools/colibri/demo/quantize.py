@@ -3,6 +3,8 @@
 This judges a model before there is a blob: it follows docs/NUMERICS.md for the scales and the grid, but its
 sums are torch's own, so it predicts quality and never bits.
 """
+from typing import Callable
+
 import torch
 from torch import Tensor, nn
 from transformers import MixtralForCausalLM
@@ -52,6 +54,37 @@ def quantize_q4(weight: Tensor) -> Tensor:
     fitted = up16((groups * best_q).sum(1, keepdim=True) / squares.clamp(min=1))
     error = ((groups - best_q * fitted) ** 2).sum(1, keepdim=True)
     return (best_q * torch.where(error < best, fitted, best_scale)).reshape(weight.shape)
+
+
+def snap_q4(weight: Tensor) -> Tensor:
+    """The nearest weight that q4 stores without loss.
+
+    The scale gets 5 significant bits, so that scale times q is exact in bf16, and the largest value of a group
+    is -8, 7 or -7 steps: three scales the converter tries. A checkpoint on this grid is its own q4 form.
+    """
+    groups = weight.float().reshape(-1, GROUP)
+    largest = groups.gather(1, groups.abs().argmax(1, keepdim=True))
+    best, best_error = groups, torch.full_like(largest, torch.inf)
+    for step in (-8.0, 7.0):
+        mantissa, exponent = torch.frexp(largest / step)
+        scale = torch.ldexp((mantissa * 32).round() / 32, exponent)
+        candidate = _grid(groups, scale, -8, 7) * scale
+        error = ((groups - candidate) ** 2).sum(1, keepdim=True)
+        best = torch.where(error < best_error, candidate, best)
+        best_error = torch.minimum(error, best_error)
+    return best.reshape(weight.shape)
+
+
+def straight_through(values: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """change(values), with the gradient of the values themselves."""
+    return values + (change(values.detach()) - values.detach())
+
+
+def head_divergence(hidden: Tensor, head: Tensor, logits: Tensor) -> Tensor:
+    """Mean KL divergence that a q8 head and its 8-bit input add, as something to train away."""
+    noisy = straight_through(hidden, quantize_rows) @ straight_through(head, quantize_q8).T
+    clean = logits.log_softmax(-1)
+    return (clean.exp() * (clean - noisy.log_softmax(-1))).sum(-1).mean()
 
 
 def quantize_rows(rows: Tensor) -> Tensor:
