@@ -22,7 +22,7 @@ COMMANDS = {
         "demo",
         "the shipped model on every target that is here, and the proof that all answers are equal",
     ),
-    "convert": ("convert", "make a .colibri file from a Hugging Face folder"),
+    "convert": ("convert", "make a .colibri file from a Hugging Face folder or hub id"),
     "info": ("info", "what a .colibri file holds"),
     "check": ("check", "verify every byte of a .colibri file"),
     "plan": ("plan", "how much memory a session needs, to the byte"),
