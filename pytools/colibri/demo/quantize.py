@@ -59,7 +59,7 @@ def quantize_q4(weight: Tensor) -> Tensor:
 def snap_q4(weight: Tensor) -> Tensor:
     """The nearest weight that q4 stores without loss.
 
-    The scale gets 5 significant bits, so that scale times q is exact in bf16, and the largest value of a group
+    The scale gets 5 significant bits, so that scale times q is exact in bf16, and a group's largest value
     is -8, 7 or -7 steps: three scales the converter tries. A checkpoint on this grid is its own q4 form.
     """
     groups = weight.float().reshape(-1, GROUP)

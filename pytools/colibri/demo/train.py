@@ -6,7 +6,7 @@ run that finds a checkpoint there continues it. Never run in CI. On shared cores
 How the shipped checkpoint came about (some 16.6 million tokens, 5,000 seconds of training on two busy cores,
 in nine runs that each continued the last): it began with tales and commands only, embeddings of standard
 deviation 0.04 with weight decay, rate 4e-3; drills came at 3.3, echoes at 6.0 million tokens; embeddings were
-moved apart (`--spread`) at 6.7 and 9.4 million; HEAD_NOISE rose from 500 over 2000 and 6000 to 15000 from 11.8
+moved apart (`--spread`) at 6.7 and 9.4 million; HEAD_NOISE was 500, 2000, 6000, then 15000 from 11.8
 million on; at 16.3 million the final norm was multiplied by 0.8, which quiets the head's noise. The constants
 below are the lessons of that run: a new run starts with them, and so gives another model, not the same one.
 """
