@@ -304,7 +304,7 @@ COLIBRI_API int32_t colibri_advance(colibri_session *session, uint32_t budget);
 COLIBRI_API void colibri_work(colibri_session *session, uint32_t worker, uint32_t first, uint32_t count);
 
 /* Logits of the index-th row of the last feed that wanted them: colibri_info.vocab floats inside the pool,
- * valid until the next feed; null if there are none. */
+ * valid until the next feed, rewind or reset; null if there are none. */
 COLIBRI_API const float *colibri_logits(const colibri_session *session, uint32_t index);
 
 /* Positions of a sequence that are in the cache. */

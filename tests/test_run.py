@@ -115,7 +115,7 @@ def test_run_limits(talker: Path, capsys: Capture) -> None:
         capsys, "run", talker, "-p", "Once upon a time", "-n", "500", "--context", "24", "--end", "0"
     )
     assert full["finish"] in ("context", "stop") and full["prompt_tokens"] + len(full["tokens"]) <= 24
-    assert cli.main(["run", str(talker), "-p", "word " * 40, "--context", "16"]) == 2
+    assert cli.main(["run", str(talker), "-p", "word " * 40, "--context", "16"]) == 5
     assert "--context" in capsys.readouterr().err
     digests = {
         document(capsys, "run", talker, "-p", "Once", "-n", "4", "--kv", kv)["digest"]
