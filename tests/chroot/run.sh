@@ -55,15 +55,15 @@ done
 mapfile -t variables < <(env | grep -E '^(PIP_[A-Z_]+|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|https?_proxy|no_proxy)=')
 
 # ---- the README's first command, in a clone ----
-git clone --quiet --no-hardlinks "file://$top" "$root/root/colibri"
-python3 "$top/tests/chroot/first_command.py" "$top/README.md" >"$root/root/first-command.sh"
+git clone --quiet --no-hardlinks "file://$top" "$root/srv/colibri"
+python3 "$top/tests/chroot/first_command.py" "$top/README.md" >"$root/srv/first-command.sh"
 say "the README's first command:"
-sed 's/^/    /' "$root/root/first-command.sh"
+sed 's/^/    /' "$root/srv/first-command.sh"
 mount -t proc proc "$root/proc"
 start=$SECONDS
 timeout $limit chroot "$root" /usr/bin/env -i HOME="$HOME" PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \
     ${variables[@]+"${variables[@]}"} \
-    /bin/bash -ec "cd /root/colibri && . /root/first-command.sh" | tee "$root/root/output"
+    /bin/bash -ec "cd /srv/colibri && . /srv/first-command.sh" | tee "$root/srv/output"
 say "took $((SECONDS - start)) s"
-python3 "$top/tests/chroot/check_output.py" "$root/root/output"
+python3 "$top/tests/chroot/check_output.py" "$root/srv/output"
 say "ok"
