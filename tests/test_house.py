@@ -102,7 +102,8 @@ def test_no_function_is_longer_than_a_screen() -> None:
 def test_nothing_of_a_machine_stands_in_the_tree() -> None:
     files = [p for p in tracked() if p.suffix != ".lock" and p != Path(__file__)]
     assert not places(files, r"(?<![A-Za-z0-9_.-])/(work|farm)/")
-    hosts = ("py" + "pi.org", "python" + "hosted", "registry." + "npmjs", "deb." + "debian.org", "security." + "debian.org")
+    hosts = ("py" + "pi.org", "python" + "hosted", "registry." + "npmjs", "deb." + "debian.org",
+             "security." + "debian.org")
     assert not places(files, "|".join(re.escape(host) for host in hosts))      # in pieces, or this line were one
 
 
