@@ -80,8 +80,9 @@ def _measure(model: str, texts: list[list[int]], reference: quality.Logits, blob
 
 @pytest.mark.parametrize("model", [pytest.param(name, marks=REAL) for name in ("dense", "moe")])
 def test_smollm2_on_prose(model: str) -> None:
-    folder = smollm2.hf_folder("f32") if model == "dense" else smollm2.moe_folder()
-    blobs = {kind: smollm2.blob(model, kind) for kind in ("q8", "q4")}
+    folder = smollm2.hf_folder("f32") if model == "dense" else smollm2.measured_moe_folder()
+    name = "measured moe" if model == "moe" else model
+    blobs = {kind: smollm2.blob(name, kind) for kind in ("q8", "q4")}
     _measure(model, quality.windows(folder), quality.transformers_logits(folder), blobs)
 
 

@@ -41,6 +41,10 @@ static void colibri_scale_in(float acc[16], const int32_t idot[16], const uint16
     }
 }
 
+/* The four bytes of a row as one word: lanes of shifts and products, which compilers turn into vectors where gathering
+ * single bytes stays scalar (2.4 times faster with clang). Little-endian, as everything here. */
+typedef uint32_t __attribute__((may_alias)) colibri_row_word;
+
 /* |idot| <= 32 * 127 * 127 = 516,128 */
 static void colibri_group_q8(const int8_t *lines, const int8_t *q, int32_t idot[16])
 {
@@ -48,10 +52,12 @@ static void colibri_group_q8(const int8_t *lines, const int8_t *q, int32_t idot[
         idot[r] = 0;
     }
     for (int j = 0; j < 8; j++) {
-        const int8_t *w = lines + 64 * j;
-        const int32_t x0 = q[4 * j], x1 = q[4 * j + 1], x2 = q[4 * j + 2], x3 = q[4 * j + 3];
-        for (int r = 0; r < 16; r++) {
-            idot[r] += w[4 * r] * x0 + w[4 * r + 1] * x1 + w[4 * r + 2] * x2 + w[4 * r + 3] * x3;
+        const colibri_row_word *w = (const colibri_row_word *)(const void *)(lines + 64 * j);
+        for (int k = 0; k < 4; k++) {
+            const int32_t x = q[4 * j + k];
+            for (int r = 0; r < 16; r++) {
+                idot[r] += ((int32_t)(w[r] << (24 - 8 * k)) >> 24) * x;
+            }
         }
     }
 }
@@ -63,14 +69,13 @@ static void colibri_group_q4(const uint8_t *lines, const int8_t *q, int32_t sum,
         idot[r] = -8 * sum;
     }
     for (int j = 0; j < 4; j++) {
-        const uint8_t *w = lines + 64 * j;
+        const colibri_row_word *w = (const colibri_row_word *)(const void *)(lines + 64 * j);
         const int8_t *x = q + 8 * j;
         for (int k = 0; k < 4; k++) {
             const int32_t low = x[k];
             const int32_t high = x[4 + k];
             for (int r = 0; r < 16; r++) {
-                const int32_t b = w[4 * r + k];
-                idot[r] += (b & 15) * low + (b >> 4) * high;
+                idot[r] += (int32_t)(w[r] >> (8 * k) & 15u) * low + (int32_t)(w[r] >> (8 * k + 4) & 15u) * high;
             }
         }
     }
