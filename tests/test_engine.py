@@ -1,6 +1,8 @@
 """The engine in this process: what a session promises, call by call, on random models."""
 
+import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from colibri import hostfloat
 from colibri.engine import CoreError, Limits, Model, Sampling, Session
 from colibri.errors import BlobError, DoesNotFit, InputError, UsageError
 from colibri.generation import Request, generate
-from colibri.synth import write_random_blob
+from colibri.synth import Spec, write_random_blob
 from colibri.text import StopWatch
 
 PROMPT = [3, 14, 15, 9, 2, 6, 5, 35, 8, 9, 7, 9, 3, 2, 38, 46, 26, 43, 38, 32]
@@ -430,3 +432,32 @@ def test_limits_are_named_when_refused(model: Model) -> None:
             model.plan(replace(LIMITS, **change))
     with pytest.raises(UsageError, match="KV kind"):
         model.plan(replace(LIMITS, kv="f8"))
+
+
+def test_an_interruption_waits_for_the_workers(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of the workers' units: raised when the core has returned, and no logit differs."""
+    path = tmp_path / "wide.colibri"
+    write_random_blob(path, Spec(vocab=2000, hidden=256, layers=6, ff=1024), seed=2)
+    tokens = [(i * 37) % 2000 for i in range(64)]
+    model = Model.open(path)
+
+    def logits(session: Session, interrupted: bool) -> np.ndarray:
+        session.reset()
+        session.feed(tokens)
+        if interrupted:
+            main = threading.main_thread().ident
+            threading.Timer(0.01, signal.pthread_kill, [main, signal.SIGINT]).start()
+            with pytest.raises(KeyboardInterrupt):
+                session.finish()
+                time.sleep(20)
+        session.finish()
+        return session.logits().copy()
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's is ignored
+    try:
+        with Session(model, Limits(context=64, batch=64, workers=2)) as session:
+            expected = logits(session, interrupted=False)
+            for _ in range(5):
+                assert (logits(session, interrupted=True) == expected).all()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -177,6 +177,7 @@ class Session:
         self._view = library.ffi().from_buffer(self.pool)
         self._lib = library.load()
         self._threads: ThreadPoolExecutor | None = None
+        self._driver: ThreadPoolExecutor | None = None  # runs the core's calls where there are hooks
         self._alive: list[Any] = []  # callbacks the core may call
         self._start()
 
@@ -186,12 +187,11 @@ class Session:
         out, detail = ffi.new("colibri_session **"), ffi.new("colibri_detail *")
         limits, hooks = self.limits.c(), self._hooks()
         while True:
-            status = self._lib.colibri_start(
-                self.model.c, limits, hooks, self._view, len(self._view), out, detail
+            status = self._run(
+                self._lib.colibri_start, self.model.c, limits, hooks, self._view, len(self._view), out, detail
             )
             if status < 0:
-                if self._threads:
-                    self._threads.shutdown()
+                self._let_go()
                 raise CoreError("colibri_start", status, refusal(f"{self.model.path}: session", detail))
             if status not in (c.AGAIN, c.WAIT):
                 break
@@ -209,7 +209,23 @@ class Session:
             callbacks = fetch_hooks(self.model.address, self.model.bytes)
             hooks.fetch, hooks.fetched = callbacks
             self._alive += callbacks
+        if self._alive:
+            self._driver = ThreadPoolExecutor(1)
         return hooks
+
+    def _run(self, call: Any, *arguments: Any) -> int:
+        """A core call. With hooks it runs on a thread of its own: a Ctrl-C reaches the main thread only, so it can
+        neither be swallowed in a hook nor leave one with units still running; it is raised when the core has returned.
+        """
+        if self._driver is None:
+            return int(call(*arguments))
+        return int(settled(self._driver.submit(call, *arguments)))
+
+    def _let_go(self) -> None:
+        for threads in (self._driver, self._threads):
+            if threads:
+                threads.shutdown()
+        self._driver = self._threads = None
 
     def __enter__(self) -> Session:
         return self
@@ -223,13 +239,11 @@ class Session:
         """Stop, and let go of the threads."""
         while self._call("colibri_stop", self.c) == library.constants().WAIT:
             pass
-        if self._threads:
-            self._threads.shutdown()
-            self._threads = None
+        self._let_go()
 
     def _call(self, name: str, *arguments: Any) -> int:
         """A core call whose negative status becomes an exception."""
-        status = int(getattr(self._lib, name)(*arguments))
+        status = self._run(getattr(self._lib, name), *arguments)
         if status < 0:
             raise CoreError(name, status)
         return status
@@ -336,6 +350,19 @@ class Session:
 
 # The hooks are closures over plain values, not methods: a cycle through the session would leave pool views
 # to the garbage collector, in any order.
+
+
+def settled(job: Future[Any]) -> Any:
+    """A job's result once there is one; what interrupted the waiting is raised only then."""
+    interruption: BaseException | None = None
+    while not job.done():
+        try:
+            wait([job])
+        except BaseException as error:
+            interruption = error
+    if interruption:
+        raise interruption
+    return job.result()
 
 
 def parallel_hook(threads: ThreadPoolExecutor, workers: int) -> Any:
