@@ -19,7 +19,7 @@ from .format import Kinds, Layout
 from .journal import Journal
 from .library import ffi
 from .seal import seal
-from .strips import WeightSource, pack_strip, strips_of
+from .strips import PackedSource, WeightSource, pack_strip, strips_of
 from .tables import Sum, tables
 from .unfinished import Unfinished, Work, said_plainly
 
@@ -94,7 +94,7 @@ def write_blob(
     output: Path,
     model: Model,
     kinds: Kinds,
-    source: WeightSource,
+    source: WeightSource | PackedSource,
     texts: dict[str, bytes] | None = None,
     overwrite: bool = False,
     about: dict[str, Any] | None = None,

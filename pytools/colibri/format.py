@@ -13,6 +13,7 @@ from .library import constants, ffi, load, values
 __all__ = [
     "EVERY_LAYER",
     "KINDS",
+    "PRESETS",
     "Kinds",
     "Layer",
     "Layout",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 KINDS = ("f32", "f16", "q8", "q4")
+PRESETS = (*KINDS, "q4-all")
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,12 @@ class Kinds:
 
     @classmethod
     def preset(cls, weights: str, **overrides: str | None) -> Kinds:
-        """What --weights means: one kind everywhere; q4 means experts and dense FFN, the rest stays q8."""
-        if weights not in KINDS:
-            raise UsageError(f"--weights {weights}: expected one of {', '.join(KINDS)}")
-        base = cls(ffn="q4", experts="q4") if weights == "q4" else cls(*[weights] * len(fields(cls)))
+        """What --weights means: one kind everywhere; q4 means experts and dense FFN, the rest stays q8; q4-all
+        means q4 everywhere."""
+        if weights not in PRESETS:
+            raise UsageError(f"--weights {weights}: expected one of {', '.join(PRESETS)}")
+        kind = weights.removesuffix("-all")
+        base = cls(ffn="q4", experts="q4") if weights == "q4" else cls(*[kind] * len(fields(cls)))
         for name, kind in overrides.items():
             if kind is not None and kind not in KINDS:
                 raise UsageError(f"--{name} {kind}: expected one of {', '.join(KINDS)}")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(shown: bool) -> Iterator[Callable[[int, int, str], None]]:
+def progress_bar(shown: bool, task: str = "converting") -> Iterator[Callable[[int, int, str], None]]:
     """Yields report(done, total, what): weights done and all of them; what is "sums" in the last pass."""
     if not (shown and sys.stderr.isatty()):
         yield lambda done, total, what: None
@@ -27,7 +27,7 @@ def progress_bar(shown: bool) -> Iterator[Callable[[int, int, str], None]]:
     )
     console = Console(stderr=True, no_color="NO_COLOR" in os.environ or None)
     with Progress(*columns, console=console, transient=True) as bars:
-        weights = bars.add_task("converting", total=None, rate="", what="")
+        weights = bars.add_task(task, total=None, rate="", what="")
         sums = None
 
         def report(done: int, total: int, what: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,14 @@ class WeightSource(Protocol):
 
     def name(self, tensor: Tensor, expert: int) -> str:
         """What a sentence calls this matrix."""
+
+
+@runtime_checkable
+class PackedSource(Protocol):
+    """Where strips come from as the bytes of the file: nothing is packed, the source keeps the format's rules."""
+
+    def packed(self, strip: Strip) -> bytes | bytearray | memoryview:
+        """The bytes of one strip, the same whatever the size of the strips."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +119,12 @@ def _finite(values: np.ndarray, name: str, first: int) -> None:
     )
 
 
-def pack_strip(source: WeightSource, strip: Strip, profile: Profile) -> bytearray:
+def pack_strip(
+    source: WeightSource | PackedSource, strip: Strip, profile: Profile
+) -> bytes | bytearray | memoryview:
     """The bytes of one strip."""
+    if isinstance(source, PackedSource):
+        return _ready(source, strip, profile)
     tensor, name = strip.tensor, source.name(strip.tensor, strip.expert)
     rows = source.rows(tensor, strip.expert, strip.first, strip.count)
     rows = np.ascontiguousarray(rows, dtype=np.float32)
@@ -122,6 +134,16 @@ def pack_strip(source: WeightSource, strip: Strip, profile: Profile) -> bytearra
         )
     with profile("pack"):
         return _packed(rows, strip, name)
+
+
+def _ready(source: PackedSource, strip: Strip, profile: Profile) -> bytes | bytearray | memoryview:
+    with profile("pack"):
+        data = source.packed(strip)
+    if len(data) != strip.bytes:
+        raise InternalError(
+            f"{strip.tensor.label}: the source gave {len(data)} bytes, asked were {strip.bytes}"
+        )
+    return data
 
 
 def _packed(rows: np.ndarray, strip: Strip, name: str) -> bytearray:

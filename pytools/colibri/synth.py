@@ -67,6 +67,7 @@ class Spec:
     interleaved: bool = False
     tied: bool = False
     eps: float = 1e-5
+    score_scale: float | None = None  # None: 1 / sqrt(head_dim)
     residual_multiplier: float | None = None
     embed_multiplier: float | None = None
     logit_multiplier: float | None = None
@@ -102,7 +103,7 @@ class Spec:
             head_dim=self.head_dim,
             rope=0 if rotated else None,
             window=self.window if windowed else None,
-            score_scale=inverse_root(self.head_dim),
+            score_scale=self.score_scale or inverse_root(self.head_dim),
             norm_eps=self.eps,
             qk_norm=_qk_norm(self),
             clip_qkv=self.clip_qkv,
