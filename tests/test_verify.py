@@ -159,14 +159,15 @@ def test_sampling_and_routing_are_equal(name: str, case) -> None:
     assert len(first.routes) == 2 * (PROMPT + GENERATE - 1)
 
 
+@pytest.mark.parametrize("odd_ranges", (True, False))
 @pytest.mark.parametrize("name", NAMES)
-def test_streamed_experts_and_workers(name: str, case) -> None:
-    """Experts and resident weights through late fetches into the fewest slots, units in odd ranges by 3
-    workers."""
+def test_streamed_experts_and_workers(name: str, odd_ranges: bool, case) -> None:
+    """Experts and resident weights through late fetches into the fewest slots, units by 3 workers: in odd ranges
+    without threads, and by threads where there are any."""
     model, job = case("moe")
     floor = model.plan(replace(job.limits, stream_experts=True, slots=4)).slots_floor
     limits = replace(job.limits, slots=floor, stream_experts=True, resident_copy=True, workers=3)
-    late = replace(job, limits=limits, store="LATE", store_delay=3)
+    late = replace(job, limits=limits, store="LATE", store_delay=3, odd_ranges=odd_ranges)
     target = target_of(name)
     if target.name == "linux":
         late = replace(late, store="COPY")  # this process has no slow store
@@ -294,7 +295,7 @@ def test_a_build_that_fuses_is_refused_or_differs(case, tmp_path: Path) -> None:
         str(path)
         for folder in ("core", "targets")
         for path in sorted((ROOT / folder).rglob("*.c"))
-        if folder == "core" or path.parent.name == "runner" or path.parent.name == "linux"
+        if folder == "core" or path.parent.name in ("runner", "linux", "workers", "host")
     ]
     sources = [path for path in sources if "example" not in Path(path).name]
     flags = [
@@ -314,7 +315,7 @@ def test_a_build_that_fuses_is_refused_or_differs(case, tmp_path: Path) -> None:
         "-DCOLIBRI_KERNELS_PORTABLE=1",
         "-DCOLIBRI_HUGEPAGES=0",
         f"-I{ROOT / 'core'}",
-        f"-I{ROOT / 'targets' / 'runner'}",
+        *(f"-I{ROOT / 'targets' / room}" for room in ("runner", "workers", "host")),
     ]
     subprocess.run([gcc, *flags, "-o", str(tmp_path / "runner"), *sources], check=True)
     model, job = case("moe")

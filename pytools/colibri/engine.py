@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import fields
@@ -176,8 +178,8 @@ class Session:
         self.pool = pool if pool is not None else new_pool(self.plan.pool_bytes)
         self._view = library.ffi().from_buffer(self.pool)
         self._lib = library.load()
-        self._threads: ThreadPoolExecutor | None = None
-        self._driver: ThreadPoolExecutor | None = None  # runs the core's calls where there are hooks
+        self._crew: Crew | None = None
+        self._driver: ThreadPoolExecutor | None = None  # runs the core's calls where hooks are Python's
         self._alive: list[Any] = []  # callbacks the core may call
         self._start()
 
@@ -201,31 +203,31 @@ class Session:
         """Hooks for what the limits ask for: workers as threads, bytes by copying from the mapped file."""
         hooks = new("colibri_hooks")
         if self.limits.workers > 1:
-            self._threads = ThreadPoolExecutor(self.limits.workers)
-            callback = parallel_hook(self._threads, self.limits.workers)
-            hooks.parallel = callback
-            self._alive.append(callback)
+            self._crew = Crew(self.limits.workers)
+            weakref.finalize(self, self._crew.end)  # of a session that nobody closes
+            hooks.parallel, hooks.user = self._crew.hook, self._crew.c
         if self.limits.resident_copy or self.limits.stream_experts:
             callbacks = fetch_hooks(self.model.address, self.model.bytes)
             hooks.fetch, hooks.fetched = callbacks
             self._alive += callbacks
-        if self._alive:
             self._driver = ThreadPoolExecutor(1)
         return hooks
 
     def _run(self, call: Any, *arguments: Any) -> int:
-        """A core call. With hooks it runs on a thread of its own: a Ctrl-C reaches the main thread only, so it can
-        neither be swallowed in a hook nor leave one with units still running; it is raised when the core has returned.
+        """A core call. A Ctrl-C is raised when the core has returned: the interpreter raises it in the main thread, and
+        not before that is back from C. With hooks in Python that thread could meet it inside a hook, where it would be
+        swallowed, so the call then runs on a thread of its own.
         """
         if self._driver is None:
             return int(call(*arguments))
         return int(settled(self._driver.submit(call, *arguments)))
 
     def _let_go(self) -> None:
-        for threads in (self._driver, self._threads):
-            if threads:
-                threads.shutdown()
-        self._driver = self._threads = None
+        if self._driver:
+            self._driver.shutdown()
+        if self._crew:
+            self._crew.end()
+        self._driver = None
 
     def __enter__(self) -> Session:
         return self
@@ -365,21 +367,34 @@ def settled(job: Future[Any]) -> Any:
     return job.result()
 
 
-def parallel_hook(threads: ThreadPoolExecutor, workers: int) -> Any:
-    """Every worker takes one range of the units."""
-    work = library.load().colibri_work
+class Crew:
+    """Worker threads (targets/workers): they live in C, without the interpreter's lock, until the end."""
 
-    def parallel(user: Any, session: Any, count: int) -> None:
-        bounds = [count * i // workers for i in range(workers + 1)]
-        jobs = [
-            threads.submit(work, session, i, bounds[i], bounds[i + 1] - bounds[i])
-            for i in range(workers)
-            if bounds[i + 1] > bounds[i]
+    def __init__(self, workers: int) -> None:
+        lib = library.load()
+        self._room = new_pool(library.ffi().sizeof("colibri_crew"))  # a page: its words lie on lines of their own
+        self.c = library.ffi().from_buffer("colibri_crew *", self._room)
+        self.hook = library.ffi().addressof(lib, "colibri_crew_parallel")
+        lib.colibri_crew_begin(self.c, workers)
+        self._threads = [
+            threading.Thread(target=lib.colibri_crew_work, args=(self.c, worker), name=f"colibri-{worker}", daemon=True)
+            for worker in range(1, workers)
         ]
-        for job in jobs:
-            job.result()
+        for thread in self._threads:
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._threads = self._threads[: self._threads.index(thread)]
+                self.end()
+                raise DoesNotFit(f"{workers} workers: {error}; plan fewer") from None
 
-    return library.ffi().callback("colibri_parallel_hook", parallel)
+    def end(self) -> None:
+        """Let the threads return; a second time there is nothing to do."""
+        if self._threads:
+            library.load().colibri_crew_end(self.c)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
 
 
 def fetch_hooks(content: Any, size: int) -> tuple[Any, Any]:

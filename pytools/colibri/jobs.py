@@ -74,6 +74,7 @@ class Job:
     reset: bool = False
     store: str = "ADDRESSABLE"
     store_delay: int = 0
+    odd_ranges: bool = False  # several workers without threads
     board_fault: bool = False
 
     def planned(self) -> Limits:
@@ -95,6 +96,7 @@ class Job:
             | c.ROUTING * self.routing
             | c.ENCODE_ONLY * self.encode_only
             | c.RESET * self.reset
+            | c.ODD_RANGES * self.odd_ranges
             | c.BOARD_FAULT * self.board_fault
         )
 
@@ -165,6 +167,7 @@ class JobResult:
     digests: dict[int, str] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     finish: dict[int, str] = field(default_factory=dict)
+    threads: int = 1  # that ran units at once
     planned_bytes: int = 0
     used_bytes: int = 0
     stats: dict[str, int] = field(default_factory=dict)
@@ -188,13 +191,13 @@ class JobResult:
             f"{self.target}: check {name}: {found}" for name, found in self.checks.items() if found != "ok"
         ]
 
-    def row(self, threads: int = 1) -> dict[str, Any]:
+    def row(self) -> dict[str, Any]:
         """The row of verify's document."""
         return {
             "target": self.target,
             "variant": self.variant,
             "runner": self.runner,
-            "threads": threads,
+            "threads": self.threads,
             "digest": self.digest,
             "tokens": self.tokens.get(0, []),
             "planned_bytes": self.planned_bytes,
@@ -255,6 +258,8 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
         case "digest":
             result.digests[int(rest[0])] = rest[1]
             result.rows[int(rest[0])] = int(rest[2])
+        case "threads":
+            result.threads = int(rest[0])
         case "used":
             result.used_bytes = int(rest[0])
         case "stats":

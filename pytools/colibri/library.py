@@ -1,7 +1,7 @@
-"""The C core as Python sees it: its two headers read by cffi, and the shared library.
+"""The C core as Python sees it: its headers read by cffi, and the shared library.
 
-No layout, enum value or version is typed a second time in Python: everything is taken from core/colibri.h and
-core/blob/colibri_format.h (shipped inside the package as _data/include).
+No layout, enum value or version is typed a second time in Python: everything is taken from core/colibri.h,
+core/blob/colibri_format.h and targets/workers/crew.h (shipped inside the package as _data/include).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import cffi
 
 from .errors import BlobError, Detail, MissingTool
 
-HEADERS = ("colibri.h", "colibri_format.h")
+HEADERS = ("colibri.h", "colibri_format.h", "crew.h")
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -37,7 +37,7 @@ def header_path(name: str) -> Path:
     """A header: next to a library named by COLIBRI_LIBRARY the repository's, else the shipped one."""
     shipped = data_folder() / "include" / name
     root = repository()
-    in_tree = sorted(root.glob(f"core/**/{name}")) if root else []
+    in_tree = sorted(path for room in ("core", "targets") for path in root.glob(f"{room}/**/{name}")) if root else []
     if in_tree and (os.environ.get("COLIBRI_LIBRARY") or not shipped.is_file()):
         return in_tree[0]
     if not shipped.is_file():
@@ -77,7 +77,7 @@ def declarations(text: str) -> str:
 
 @cache
 def ffi() -> Any:
-    """cffi with all declarations of the two headers."""
+    """cffi with all declarations of the headers."""
     maker = cffi.FFI()
     for name in HEADERS:
         maker.cdef(declarations(header_text(name)))

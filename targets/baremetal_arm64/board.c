@@ -56,6 +56,17 @@ uint64_t colibri_runner_stack(void)
     return (uint64_t)((uintptr_t)colibri_board_stack_top - (uintptr_t)at);
 }
 
+uint32_t colibri_runner_threads(uint32_t workers)
+{
+    (void)workers;
+    return 1u;
+}
+
+void colibri_runner_parallel(colibri_session *session, uint32_t count)
+{
+    colibri_work(session, 0, 0, count);
+}
+
 /* ---- page tables: 39-bit addresses, one level-1 table, a level-2 table of 2 MiB blocks per GiB ---- */
 
 static uint64_t level1[512] __attribute__((aligned(4096)));

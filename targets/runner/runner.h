@@ -12,6 +12,7 @@
  *   route LANE POSITION LAYER EXPERT:BITS ...   with RUNNER_ROUTING; BITS: the weight's float32 pattern
  *   check NAME ok | check NAME bad EXPECTED FOUND
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
+ *   threads N                            how many ran units at once; with one, several workers are played in turn
  *   used BYTES                           the session's high-water mark
  *   stats ROWS UNITS MACS HITS MISSES FETCHED
  *   time PREFILL_US DECODE_US LONGEST_US  0 0 0 where the target has no clock; LONGEST: one colibri_advance
@@ -28,7 +29,7 @@
 #include <stdint.h>
 
 #define RUNNER_MAGIC 0x424F4A43u        /* "CJOB" */
-#define RUNNER_VERSION 1
+#define RUNNER_VERSION 2
 #define RUNNER_NAME_BYTES 64
 #define RUNNER_RED_ZONE 4096            /* guarded bytes on both sides of each pool */
 #define RUNNER_WORK_BYTES 65536         /* see region_bytes */
@@ -43,7 +44,8 @@ enum runner_flags {
     RUNNER_ROUTING = 64,                /* report the experts chosen */
     RUNNER_ENCODE_ONLY = 128,           /* stop after the prompt's ids are known */
     RUNNER_RESET = 256,                 /* run once, reset the sequences, run again: the second run counts */
-    RUNNER_FLAGS_KNOWN = 511,
+    RUNNER_ODD_RANGES = 512,            /* no threads: the workers' units on one, in ranges of odd sizes, last first */
+    RUNNER_FLAGS_KNOWN = 1023,
     /* boards only */
     RUNNER_BOARD_MMU_OFF = 65536,       /* caches and MMU stay off, unaligned accesses fault */
     RUNNER_BOARD_FAULT = 131072         /* read an unmapped address on purpose */
@@ -75,6 +77,8 @@ typedef struct runner_job {
     uint32_t text_bytes;
     uint32_t rewind;
     uint32_t kv_kind;
+    uint32_t kernel;                    /* colibri_kernel; 0: the best this processor has */
+    uint32_t reserved;
     /* how it is run; none of these may change an answer */
     uint32_t budget;                    /* units per advance, 0xFFFFFFFF unlimited */
     uint32_t split;                     /* rows per feed at most, 0 = as many as fit */

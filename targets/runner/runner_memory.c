@@ -191,9 +191,9 @@ static int32_t fetched(void *user, uint32_t ticket)
     return COLIBRI_ERROR_FETCH;
 }
 
-/* Several workers on one thread: uneven ranges, the last worker first. Threads are the host's matter; here
- * it is shown that neither the ranges nor their order enter the answer. */
-static void parallel(void *user, colibri_session *session, uint32_t count)
+/* Several workers on one thread: uneven ranges, the last worker first. Where there are no threads it shows all the same
+ * that neither the ranges nor their order enter the answer, and it does so in the same way each time. */
+static void odd_ranges(void *user, colibri_session *session, uint32_t count)
 {
     const runner *r = user;
     uint32_t worker = r->limits.workers - 1u;
@@ -207,6 +207,12 @@ static void parallel(void *user, colibri_session *session, uint32_t count)
     }
 }
 
+static void parallel(void *user, colibri_session *session, uint32_t count)
+{
+    (void)user;
+    colibri_runner_parallel(session, count);
+}
+
 void colibri_runner_hooks(runner *r)
 {
     r->hooks = (colibri_hooks){.struct_bytes = sizeof r->hooks, .user = r};
@@ -214,7 +220,9 @@ void colibri_runner_hooks(runner *r)
         r->hooks.fetch = fetch;
         r->hooks.fetched = fetched;
     }
+    r->threads = 1u;
     if (r->limits.workers > 1u) {
-        r->hooks.parallel = parallel;
+        r->threads = (r->job->flags & RUNNER_ODD_RANGES) != 0u ? 1u : colibri_runner_threads(r->limits.workers);
+        r->hooks.parallel = r->threads > 1u ? parallel : odd_ranges;
     }
 }

@@ -17,6 +17,10 @@ void colibri_runner_write(const char *bytes, uint32_t count);
 uint64_t colibri_runner_clock(void);
 /* Deepest stack use in bytes so far; 0 where unknown. */
 uint64_t colibri_runner_stack(void);
+/* Threads that run units, up to `workers`, this one included. Returns how many there will be: 1 where none can be. */
+uint32_t colibri_runner_threads(uint32_t workers);
+/* Share units among them: colibri.h's parallel hook. Called only where there are two or more. */
+void colibri_runner_parallel(colibri_session *session, uint32_t count);
 
 /* ---- what the runner offers ---- */
 

@@ -172,6 +172,9 @@ void colibri_runner_summary(runner *r)
         }
         finish_line(r, i);
     }
+    colibri_runner_text("threads");
+    colibri_runner_number(r->threads);
+    colibri_runner_end();
     colibri_runner_text("used");
     colibri_runner_number(stats.pool_used);
     colibri_runner_end();

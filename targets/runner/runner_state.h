@@ -72,6 +72,7 @@ struct runner {
     uint32_t turn;                      /* session whose turn it is */
     uint32_t round;                     /* 1 = the run after a reset, or the only one */
     uint32_t row, layer;                /* place in a report that takes several steps */
+    uint32_t threads;                   /* that run units at once */
     uint32_t bad, code;                 /* failed checks; exit code */
     uint64_t clock_start, clock_prefill, clock_end, longest;
 };

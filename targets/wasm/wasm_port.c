@@ -32,6 +32,17 @@ uint64_t colibri_runner_stack(void)
     return 0u;
 }
 
+uint32_t colibri_runner_threads(uint32_t workers)
+{
+    (void)workers;
+    return 1u;
+}
+
+void colibri_runner_parallel(colibri_session *session, uint32_t count)
+{
+    colibri_work(session, 0, 0, count);
+}
+
 COLIBRI_API uint32_t colibri_runner_open(const runner_job *job, uint32_t job_bytes, const void *blob,
                                          void *region);
 COLIBRI_API uint32_t colibri_runner_turn(void);

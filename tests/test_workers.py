@@ -1,0 +1,224 @@
+"""Workers: units shared by threads, each exactly once; the same bits for any number of them on every target.
+
+What is asserted are counts and bits, never the clock: this machine may have one core free or none.
+"""
+from __future__ import annotations
+
+import gc
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from colibri import library, targets
+from colibri.engine import Limits, Model, Session
+from colibri.jobs import Job, JobResult
+from colibri.synth import write_random_blob
+
+ROOT = Path(__file__).resolve().parents[1]
+TIME_LIMIT = 300
+SOURCES = ("tests/native/crew_count.c", "targets/workers/crew.c", "targets/linux/crew_linux.c")
+
+
+# ---- the crew alone ----
+
+
+def compiled(compiler: str, folder: Path) -> Path:
+    """The counting program by gcc, by gcc with its thread sanitizer, or by zig."""
+    made = folder / compiler.replace(" ", "-")
+    if made.exists():
+        return made
+    if compiler == "zig":
+        ziglang = pytest.importorskip("ziglang", reason="the Python package ziglang is not installed")
+        command = [str(Path(ziglang.__file__).parent / "zig"), "cc", "-target", f"{os.uname().machine}-linux-gnu"]
+    elif shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    else:
+        command = ["gcc", *(["-fsanitize=thread", "-g"] if "thread" in compiler else [])]
+    cache = str(ROOT / "build" / "zig" / "zig-cache")
+    done = subprocess.run([*command, "-std=gnu99", "-O2", "-Wall", "-Wextra", "-Werror", "-Icore", "-Itargets/workers",
+                           "-pthread", "-o", str(made), *SOURCES], cwd=ROOT, capture_output=True, text=True,
+                          check=False, env=os.environ | {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache})
+    if done.returncode and "tsan" in done.stderr:
+        pytest.skip("gcc's thread sanitizer is not installed")
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For programs and blobs."""
+    return tmp_path_factory.mktemp("workers")
+
+
+def count(program: Path, *numbers: int, cores: int = 2) -> dict[str, int]:
+    """Run the counting program on so many cores; its numbers."""
+    allowed = set(sorted(os.sched_getaffinity(0))[:cores])
+    done = subprocess.run([str(program), *map(str, numbers)], capture_output=True, text=True, timeout=TIME_LIMIT,
+                          check=False, preexec_fn=lambda: os.sched_setaffinity(0, allowed))
+    assert done.returncode == 0, done.stdout + done.stderr
+    words = done.stdout.split()
+    return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+@pytest.mark.parametrize("compiler", ["gcc", "zig"])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
+def test_every_unit_of_every_op_runs_once(workers: int, compiler: str, folder: Path) -> None:
+    """100000 ops of 1 .. 7 units, as short as units can be."""
+    found = count(compiled(compiler, folder), workers, 100_000, 7, 0)
+    assert found["wrong"] == 0 and found["run"] == found["units"] > 300_000
+    assert workers > 1 or found["by_others"] == 0
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 8])
+def test_threads_that_are_late_lose_nothing(workers: int, folder: Path) -> None:
+    """Naps in the middle of an op and between ops: workers and driver fall asleep and are woken."""
+    found = count(compiled("gcc", folder), workers, 20_000, 40, 97)
+    assert found["wrong"] == 0 and found["run"] == found["units"]
+    assert found["by_others"] > 0 and found["sleeps"] > 100
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_more_workers_than_cores_make_progress_by_giving_way(cores: int, folder: Path) -> None:
+    """Who has nothing to do sleeps: between two ops each thread goes to sleep at most once or twice."""
+    ops = 20_000
+    found = count(compiled("gcc", folder), 5, ops, 40, 97, cores=cores)
+    assert found["wrong"] == 0 and found["run"] == found["units"] and found["by_others"] > 0
+    assert 0 < found["sleeps"] < 5 * ops and found["yields"] < 25 * ops
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_no_word_is_shared_without_an_order(workers: int, folder: Path) -> None:
+    """The sanitizer's happens-before: units' words, session and range are plain words."""
+    program = compiled("gcc thread", folder)
+    assert count(program, workers, 20_000, 7, 0)["wrong"] == 0
+    assert count(program, workers, 3_000, 40, 31)["wrong"] == 0
+
+
+def test_the_sanitizer_sees_a_crew_without_order(folder: Path, tmp_path: Path) -> None:
+    """The same program with one order weakened: what the test before relies on."""
+    compiled("gcc thread", folder)
+    source = (ROOT / "targets/workers/crew.c").read_text(encoding="utf-8")
+    broken = source.replace("&crew->pending, part, __ATOMIC_SEQ_CST", "&crew->pending, part, __ATOMIC_RELAXED")
+    assert broken != source
+    (tmp_path / "crew.c").write_text(broken, encoding="utf-8")
+    made = tmp_path / "broken"
+    subprocess.run(["gcc", "-fsanitize=thread", "-std=gnu99", "-O2", "-Icore", "-Itargets/workers", "-pthread", "-o",
+                    str(made), SOURCES[0], str(tmp_path / "crew.c"), SOURCES[2]], cwd=ROOT, check=True)
+    done = subprocess.run([str(made), "3", "20000", "7", "0"], capture_output=True, text=True, check=False,
+                          timeout=TIME_LIMIT)
+    assert "data race" in done.stderr
+
+
+# ---- in this process ----
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Model:
+    """Dense and MoE layers, shared expert."""
+    path = folder / "mixed.colibri"
+    write_random_blob(path, "mixed", seed=3, kinds="q4")
+    return Model.open(path)
+
+
+@pytest.fixture(scope="module")
+def job(model: Model) -> Job:
+    """A prompt in one feed, then tokens one by one."""
+    prompt = [(7919 * i + 101) % model.info().vocab for i in range(16)]
+    return Job("workers", Limits(context=32, batch=16, logit_rows=16), prompt, generate=12)
+
+
+def good(result: JobResult) -> JobResult:
+    """A result without an error and without a bad check."""
+    assert result.error is None and result.bad_checks() == [] and result.code == 0
+    return result
+
+
+def crew_threads() -> list[str]:
+    """Names of the worker threads there are."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("colibri-")]
+
+
+def test_workers_come_with_a_session_and_go_with_it(model: Model) -> None:
+    before = crew_threads()
+    session = Session(model, Limits(workers=3))
+    assert sorted(crew_threads()) == sorted([*before, "colibri-1", "colibri-2"])
+    session.close()
+    assert crew_threads() == before
+    session.close()                                                 # a second time does nothing
+    forgotten = Session(model, Limits(workers=4))
+    assert len(crew_threads()) == len(before) + 3
+    del forgotten
+    gc.collect()
+    assert crew_threads() == before
+
+
+def test_a_session_that_cannot_start_leaves_no_threads(model: Model) -> None:
+    before = crew_threads()
+    with pytest.raises(Exception, match="session: "):
+        Session(model, Limits(workers=3), pool=bytearray(64))
+    assert crew_threads() == before
+
+
+def test_a_process_that_ends_with_sleeping_workers_ends(model: Model) -> None:
+    code = (f"from colibri.engine import *\ns = Session(Model.open({str(model.path)!r}), Limits(workers=4))\n"
+            "s.feed([1, 2, 3]); s.finish(); print('fed')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "fed\n", "")
+
+
+# ---- the same bits ----
+
+
+NAMES = [name for name in targets.names() if name.startswith("linux")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_any_number_of_workers_gives_the_same_digest(name: str, workers: int, model: Model, job: Job) -> None:
+    target = targets.pick([name])[0]
+    if how := target.missing():
+        pytest.skip(f"target {name}: {how}")
+    expected = good(targets.pick(["linux"])[0].run(job, model))
+    found = good(target.run(replace(job, limits=replace(job.limits, workers=workers)), model))
+    assert (found.digest, found.tokens) == (expected.digest, expected.tokens)
+    assert found.threads == workers
+
+
+@pytest.mark.parametrize("name", ["linux-x86_64", "wasm"])
+def test_workers_without_threads_give_it_too(name: str, model: Model, job: Job) -> None:
+    """Where there are no threads, and where they are not wanted, several workers are played in turn."""
+    target = targets.pick([name])[0]
+    if how := target.missing():
+        pytest.skip(f"target {name}: {how}")
+    several = replace(job, limits=replace(job.limits, workers=5), odd_ranges=name != "wasm")
+    found = good(target.run(several, model))
+    assert found.digest == good(targets.pick(["linux"])[0].run(job, model)).digest and found.threads == 1
+
+
+def test_the_c_example_writes_the_same_with_workers() -> None:
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    subprocess.run([sys.executable, "-m", "SCons", "-s", "toolchain=gcc", "example"], cwd=ROOT, check=True)
+    example = ROOT / "build" / "gcc" / "example" / "example"
+    demo = ROOT / "pytools" / "colibri" / "demo" / "demo.colibri"
+    said = {}
+    for workers in ("1", "2", "3"):
+        done = subprocess.run([str(example), str(demo), "Once upon a time", workers], capture_output=True, text=True,
+                              timeout=TIME_LIMIT, check=True)
+        said[workers] = re.sub(r"\d+ bytes of pool", "", done.stdout)       # which grows with the workers
+    assert len(set(said.values())) == 1 and len(said["1"]) > 40
+
+
+def test_crew_names_are_the_headers() -> None:
+    """The structure is a whole number of cache lines, and its three hot words are on lines of their own."""
+    kind = library.ffi().typeof("colibri_crew")
+    places = {name: field.offset for name, field in kind.fields}
+    assert library.ffi().sizeof(kind) % 64 == 0
+    assert len({places[name] // 64 for name in ("rest", "pending", "sleepers", "yields")}) == 4
