@@ -115,7 +115,7 @@ enum colibri_field {
     COLIBRI_FIELD_LOGIT_ROWS = 46, COLIBRI_FIELD_TEXT_BYTES = 47, COLIBRI_FIELD_REWIND = 48,
     COLIBRI_FIELD_SWAPS = 49, COLIBRI_FIELD_KV_KIND = 50, COLIBRI_FIELD_POOL_BYTES = 51,
     COLIBRI_FIELD_POSITION = 52, COLIBRI_FIELD_TOKEN = 53, COLIBRI_FIELD_SEQUENCE = 54,
-    COLIBRI_FIELD_PROBE = 55, COLIBRI_FIELD_HOOK = 56
+    COLIBRI_FIELD_PROBE = 55, COLIBRI_FIELD_HOOK = 56, COLIBRI_FIELD_KERNEL = 57
 };
 
 /* ------------------------------------------------------------------------------------------ the model */
@@ -181,6 +181,23 @@ enum colibri_kv_kind {
     COLIBRI_KV_Q8 = 2
 };
 
+/* Instruction-set levels of the kernels. AUTO: the best one that the flags this library was compiled with guarantee.
+ * The core never asks the processor: whoever names a level knows that the processor has it (targets/ shows how). */
+enum colibri_kernel {
+    COLIBRI_KERNEL_AUTO = 0,
+    COLIBRI_KERNEL_PORTABLE = 1,        /* plain C, every target */
+    COLIBRI_KERNEL_AVX2 = 2,            /* x86-64: AVX2, F16C */
+    COLIBRI_KERNEL_AVX_VNNI = 3,        /* and the 256-bit integer dot */
+    COLIBRI_KERNEL_AVX512 = 4,          /* AVX-512 F, BW, DQ, VL, VNNI */
+    COLIBRI_KERNEL_NEON = 5,            /* ARM64 */
+    COLIBRI_KERNEL_DOTPROD = 6,         /* and the integer dot of ARMv8.2 */
+    COLIBRI_KERNEL_SIMD128 = 7,         /* WebAssembly */
+    COLIBRI_KERNEL_RELAXED = 8          /* and the relaxed integer dot */
+};
+
+/* The levels compiled into this library: bit 1 << level. */
+COLIBRI_API uint32_t colibri_kernels(void);
+
 enum colibri_limit_flags {
     COLIBRI_LIMIT_RESIDENT_COPY = 1,    /* bring the resident weights into the pool through fetch */
     COLIBRI_LIMIT_STREAM_EXPERTS = 2    /* experts come on demand into `slots` slots through fetch */
@@ -199,7 +216,8 @@ typedef struct colibri_limits {
     uint32_t rewind;                    /* positions a sequence may be shortened by (matters to windows) */
     uint32_t swaps;                     /* expert override slots; must be 0 in this version */
     uint32_t kv_kind;                   /* colibri_kv_kind */
-    uint32_t reserved[4];
+    uint32_t kernel;                    /* colibri_kernel; changes neither the plan nor a bit of any answer */
+    uint32_t reserved[3];
 } colibri_limits;
 
 enum colibri_region {

@@ -43,6 +43,23 @@ static int32_t colibri_start_fault(colibri_detail *detail, int32_t status, uint3
     return colibri_refuse(detail, status, 0, field, 0, 0, expected, found);
 }
 
+/* Does this build compute as the bits require, and is the kernel level here and right on this processor? */
+static int32_t colibri_check_build(uint32_t kernel, colibri_detail *detail)
+{
+    uint32_t level = colibri_kernel_resolve(kernel);
+    uint64_t host = colibri_fpenv_enter();
+    uint32_t probe = colibri_probe();
+    uint32_t wrong = level && !probe ? colibri_kernel_probe(level) : 0u;
+    colibri_fpenv_leave(host);
+    if (probe) {
+        return colibri_start_fault(detail, COLIBRI_ERROR_FLOAT, COLIBRI_FIELD_PROBE, 0, probe);
+    }
+    if (!level) {
+        return colibri_start_fault(detail, COLIBRI_ERROR_UNSUPPORTED, COLIBRI_FIELD_KERNEL, colibri_kernels(), kernel);
+    }
+    return wrong ? colibri_start_fault(detail, COLIBRI_ERROR_FLOAT, COLIBRI_FIELD_KERNEL, level, wrong) : COLIBRI_OK;
+}
+
 /* Are the bytes that will be used in place addressable, and are the hooks there that bring the others? */
 static int32_t colibri_check_reach(const colibri_view *view, const colibri_limits *limits, const colibri_hooks *hooks,
                                    colibri_detail *detail)
@@ -93,6 +110,7 @@ static int32_t colibri_carve(const colibri_view *view, const colibri_limits *lim
     s->view = *view;
     s->limits = *limits;
     s->layout = *layout;
+    s->kernel = colibri_kernel_resolve(limits->kernel);
     if (hooks) {
         s->hooks = *hooks;
     }
@@ -185,13 +203,8 @@ int32_t colibri_start(const colibri_model *model, const colibri_limits *limits, 
         s->state == COLIBRI_STATE_STARTING) {
         return colibri_bring_resident(s, detail);
     }
-    uint64_t host = colibri_fpenv_enter();
-    uint32_t probe = colibri_probe();
-    colibri_fpenv_leave(host);
-    if (probe) {
-        return colibri_start_fault(detail, COLIBRI_ERROR_FLOAT, COLIBRI_FIELD_PROBE, 0, probe);
-    }
-    int32_t status = colibri_layout_of(view, limits, &layout, &arena, detail);
+    int32_t status = colibri_check_build(limits->kernel, detail);
+    status = status < 0 ? status : colibri_layout_of(view, limits, &layout, &arena, detail);
     status = status < 0 ? status : colibri_check_reach(view, limits, hooks, detail);
     status = status < 0 ? status : colibri_check_pool(pool, pool_bytes, &layout, detail);
     status = status < 0 ? status : colibri_carve(view, limits, hooks, &layout, s, detail);

@@ -1,11 +1,10 @@
 /*
- * quantize.c: float32 to int8 activations, to q8 and q4 weight groups, and RMSNorm. See kernels.h; formulas in
- * NUMERICS sections 2, 3 and 4.
+ * quantize.c: float32 to q8 and q4 weight groups, and a row of a tile back to float32. See kernels.h; formulas in NUMERICS
+ * section 2. Not on the hot path: one implementation for all levels.
  */
 #include "kernels/kernels.h"
 
-/* Largest magnitude as bits: one integer maximum that also finds infinities and NaN. */
-static uint32_t colibri_amax_bits(const float *x, uint32_t count)
+static uint32_t colibri_group_amax(const float *x, uint32_t count)
 {
     uint32_t amax = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -22,33 +21,6 @@ static int32_t colibri_clamp_round(float value, float low, float high)
     return (int32_t)colibri_round_even(v);
 }
 
-int colibri_quantize_row(const float *x, uint32_t columns, int8_t *q, float *d, int32_t *sum)
-{
-    uint32_t groups = colibri_groups(columns);
-    for (uint32_t g = 0; g < groups; g++) {
-        uint32_t first = g * COLIBRI_GROUP;
-        uint32_t count = columns - first < COLIBRI_GROUP ? columns - first : COLIBRI_GROUP;
-        uint32_t amax = colibri_amax_bits(x + first, count);
-        int32_t total = 0;
-        float inverse = 0.0f;
-        d[g] = 0.0f;
-        if (amax >= COLIBRI_INFINITY_BITS) {
-            return 1;
-        }
-        if (amax >= 0x0D800000u) {              /* 2^-100: below it the group is zero */
-            d[g] = colibri_float(amax) / 127.0f;
-            inverse = 127.0f / colibri_float(amax);
-        }
-        for (uint32_t i = 0; i < COLIBRI_GROUP; i++) {
-            int32_t v = i < count ? colibri_clamp_round(x[first + i] * inverse, -127.0f, 127.0f) : 0;
-            q[first + i] = (int8_t)v;
-            total += v;
-        }
-        sum[g] = total;
-    }
-    return 0;
-}
-
 /* Upper 16 bits of a float32, magnitude rounded up. */
 static uint16_t colibri_up16(float value)
 {
@@ -58,7 +30,7 @@ static uint16_t colibri_up16(float value)
 
 int colibri_q8_group(const float *w, uint32_t count, int8_t *q, uint16_t *scale)
 {
-    uint32_t amax = colibri_amax_bits(w, count);
+    uint32_t amax = colibri_group_amax(w, count);
     if (amax >= COLIBRI_INFINITY_BITS) {
         return 1;
     }
@@ -158,15 +130,31 @@ int colibri_q4_group(const float *w, uint32_t count, int8_t *q, uint16_t *scale)
     return 0;
 }
 
-int colibri_rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps)
+void colibri_tile_row(uint32_t kind, const void *tile, uint32_t columns, uint32_t lane, float *out)
 {
-    float sum = colibri_sum16_squares(x, n);
-    if (colibri_magnitude(sum) >= COLIBRI_INFINITY_BITS) {
-        return 1;
+    const uint8_t *bytes = tile;
+    for (uint32_t c = 0; c < columns; c++) {
+        uint32_t g = c / COLIBRI_GROUP, i = c % COLIBRI_GROUP;
+        const uint8_t *pair;
+        uint32_t nibbles;
+        switch (kind) {
+        case COLIBRI_KIND_F32:
+            out[c] = ((const float *)tile)[16u * (uint64_t)c + lane];
+            break;
+        case COLIBRI_KIND_F16:
+            out[c] = colibri_half_to_float(((const uint16_t *)tile)[16u * (uint64_t)c + lane]);
+            break;
+        case COLIBRI_KIND_Q8:
+            pair = bytes + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q8_BYTES;
+            out[c] = (float)((const int8_t *)pair)[512u * (g & 1u) + 64u * (i / 4u) + 4u * lane + i % 4u] *
+                     colibri_widen(((const uint16_t *)(const void *)(pair + 1024))[16u * (g & 1u) + lane]);
+            break;
+        default:
+            pair = bytes + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q4_BYTES;
+            nibbles = pair[256u * (g & 1u) + 64u * (i / 8u) + 4u * lane + i % 4u];
+            out[c] = (float)((int32_t)((i & 4u) ? nibbles >> 4 : nibbles & 15u) - 8) *
+                     colibri_widen(((const uint16_t *)(const void *)(pair + 512))[16u * (g & 1u) + lane]);
+            break;
+        }
     }
-    float r = 1.0f / colibri_sqrt(sum / (float)n + eps);
-    for (uint32_t i = 0; i < n; i++) {
-        y[i] = (x[i] * r) * w[i];
-    }
-    return 0;
 }

@@ -48,40 +48,55 @@ static uint8_t *colibri_v_tile(const colibri_session *s, const colibri_layer *la
                                   tile % layer->kv_tiles * layer->v_tile_bytes);
 }
 
-/* a' = a*c - b*s, b' = b*c + a*s on each pair of every head. */
+enum { COLIBRI_PAIRS_AT_ONCE = 16 };
+
+/* a' = a*c - b*s, b' = b*c + a*s for a few pairs of one head; step: from a pair to the next. */
+static void colibri_rotate_pairs(float *a, float *b, uint32_t step, const float *c, const float *n, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        float first = a[step * i];
+        float second = b[step * i];
+        a[step * i] = first * c[i] - second * n[i];
+        b[step * i] = second * c[i] + first * n[i];
+    }
+}
+
+/* Every head of x, pair by pair: the angles of a pair are computed once for all heads. */
 static void colibri_rotate_heads(const colibri_session *s, const colibri_layer *layer, float *x, uint32_t heads,
                                  uint32_t position)
 {
     const colibri_rope *rope = colibri_rope_at(&s->view, layer->d.rope);
     const uint64_t *fractions = colibri_rope_fractions(&s->view, rope);
     float amplitude = colibri_float(rope->amplitude);
-    for (uint32_t j = 0; j < rope->pairs; j++) {
-        float c, n;
-        uint32_t first = rope->interleaved ? 2u * j : j;
-        uint32_t second = rope->interleaved ? 2u * j + 1u : j + rope->pairs;
-        colibri_turn(position, fractions[j], &c, &n);
-        c = c * amplitude;
-        n = n * amplitude;
+    for (uint32_t j = 0; j < rope->pairs; j += COLIBRI_PAIRS_AT_ONCE) {
+        uint32_t count = rope->pairs - j < COLIBRI_PAIRS_AT_ONCE ? rope->pairs - j : COLIBRI_PAIRS_AT_ONCE;
+        float c[COLIBRI_PAIRS_AT_ONCE], n[COLIBRI_PAIRS_AT_ONCE];
+        for (uint32_t i = 0; i < count; i++) {
+            colibri_turn(position, fractions[j + i], &c[i], &n[i]);
+            c[i] = c[i] * amplitude;
+            n[i] = n[i] * amplitude;
+        }
         for (uint32_t h = 0; h < heads; h++) {
             float *v = x + (uint64_t)h * layer->d.head_dim;
-            float a = v[first];
-            float b = v[second];
-            v[first] = a * c - b * n;
-            v[second] = b * c + a * n;
+            if (rope->interleaved) {
+                colibri_rotate_pairs(v + 2u * j, v + 2u * j + 1u, 2, c, n, count);
+            } else {
+                colibri_rotate_pairs(v + j, v + j + rope->pairs, 1, c, n, count);
+            }
         }
     }
 }
 
 /* Per head, or all heads as one vector. */
-static int colibri_norm_heads(const colibri_layer *layer, float *x, uint32_t heads, const float *w)
+static int colibri_norm_heads(uint32_t kernel, const colibri_layer *layer, float *x, uint32_t heads, const float *w)
 {
     int bad = 0;
     if (layer->d.qk_norm == COLIBRI_QK_NORM_WIDTH) {
-        return colibri_rms_norm(x, x, w, heads * layer->d.head_dim, layer->d.eps);
+        return colibri_rms_norm(kernel, x, x, w, heads * layer->d.head_dim, layer->d.eps);
     }
     for (uint32_t h = 0; h < heads; h++) {
         float *v = x + (uint64_t)h * layer->d.head_dim;
-        bad |= colibri_rms_norm(v, v, w, layer->d.head_dim, layer->d.eps);
+        bad |= colibri_rms_norm(kernel, v, v, w, layer->d.head_dim, layer->d.eps);
     }
     return bad;
 }
@@ -98,46 +113,45 @@ static int colibri_clip(float *x, uint32_t count, float limit)
     return most >= COLIBRI_INFINITY_BITS;
 }
 
-static int colibri_not_finite(const float *x, uint32_t count)
+static void colibri_scatter_halves(uint32_t kernel, const float *x, uint32_t count, uint16_t *to)
 {
-    uint32_t most = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        most = colibri_magnitude(x[i]) > most ? colibri_magnitude(x[i]) : most;
+    uint16_t half[64];
+    for (uint32_t first = 0; first < count; first += 64u) {
+        uint32_t part = count - first < 64u ? count - first : 64u;
+        colibri_store_halves(kernel, half, x + first, part);
+        for (uint32_t i = 0; i < part; i++) {
+            to[16u * (first + i)] = half[i];
+        }
     }
-    return most >= COLIBRI_INFINITY_BITS;
 }
 
-static int colibri_store_k(uint32_t kind, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane)
+static int colibri_store_k(const colibri_session *s, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane)
 {
-    switch (kind) {
+    switch (s->limits.kv_kind) {
     case COLIBRI_KV_F32:
         for (uint32_t c = 0; c < head_dim; c++) {
             ((float *)(void *)tile)[16u * c + lane] = k[c];
         }
         return 0;
     case COLIBRI_KV_F16:
-        for (uint32_t c = 0; c < head_dim; c++) {
-            ((uint16_t *)(void *)tile)[16u * c + lane] = colibri_half_from_float(k[c]);
-        }
+        colibri_scatter_halves(s->kernel, k, head_dim, (uint16_t *)(void *)tile + lane);
         return 0;
     default: return colibri_q8_lane(k, head_dim, tile, lane);
     }
 }
 
-static int colibri_store_v(uint32_t kind, const float *v, uint32_t head_dim, uint8_t *tile, uint32_t lane)
+static int colibri_store_v(const colibri_session *s, const float *v, uint32_t head_dim, uint8_t *tile, uint32_t lane)
 {
     uint64_t row = (uint64_t)head_dim * lane;
     int bad = 0;
-    switch (kind) {
+    switch (s->limits.kv_kind) {
     case COLIBRI_KV_F32:
         for (uint32_t c = 0; c < head_dim; c++) {
             ((float *)(void *)tile)[row + c] = v[c];
         }
         return 0;
     case COLIBRI_KV_F16:
-        for (uint32_t c = 0; c < head_dim; c++) {
-            ((uint16_t *)(void *)tile)[row + c] = colibri_half_from_float(v[c]);
-        }
+        colibri_store_halves(s->kernel, (uint16_t *)(void *)tile + row, v, head_dim);
         return 0;
     default:
         for (uint32_t g = 0; g < colibri_groups(head_dim); g++) {
@@ -161,22 +175,21 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     uint32_t tile = state->position / COLIBRI_TILE_ROWS, lane = state->position % COLIBRI_TILE_ROWS;
     int bad = 0;
     if (layer->d.qk_norm != COLIBRI_QK_NORM_NONE) {
-        bad |= colibri_norm_heads(layer, q, layer->d.heads, colibri_vector_at(s, &layer->q_norm));
-        bad |= colibri_norm_heads(layer, k, layer->d.kv_heads, colibri_vector_at(s, &layer->k_norm));
+        bad |= colibri_norm_heads(s->kernel, layer, q, layer->d.heads, colibri_vector_at(s, &layer->q_norm));
+        bad |= colibri_norm_heads(s->kernel, layer, k, layer->d.kv_heads, colibri_vector_at(s, &layer->k_norm));
     }
     if (layer->d.has_clip) {                    /* q, k and v lie one behind the other */
         bad |= colibri_clip(q, layer->q.rows + layer->k.rows + layer->v.rows, layer->d.clip_qkv);
     }
     if (layer->d.rope != COLIBRI_NO) {
-        colibri_rotate_heads(s, layer, q, layer->d.heads, state->position);
-        colibri_rotate_heads(s, layer, k, layer->d.kv_heads, state->position);
+        colibri_rotate_heads(s, layer, q, layer->d.heads + layer->d.kv_heads, state->position);     /* k lies behind q */
     }
     /* a cache of halves would make an infinity 65504 */
-    bad |= colibri_not_finite(k, layer->k.rows + layer->v.rows);
+    bad |= colibri_amax_bits(s->kernel, k, layer->k.rows + layer->v.rows) >= COLIBRI_INFINITY_BITS;
     for (uint32_t h = 0; h < layer->d.kv_heads; h++) {
-        bad |= colibri_store_k(s->limits.kv_kind, k + (uint64_t)h * head_dim, head_dim,
+        bad |= colibri_store_k(s, k + (uint64_t)h * head_dim, head_dim,
                                colibri_k_tile(s, layer, state->sequence, h, tile), lane);
-        bad |= colibri_store_v(s->limits.kv_kind, v + (uint64_t)h * head_dim, head_dim,
+        bad |= colibri_store_v(s, v + (uint64_t)h * head_dim, head_dim,
                                colibri_v_tile(s, layer, state->sequence, h, tile), lane);
     }
     if (bad) {
@@ -194,117 +207,129 @@ static uint32_t colibri_k_kind(uint32_t kv_kind)
     }
 }
 
-/* acc[d] = acc[d] + (p * s_v) * v for one position. */
-static void colibri_add_v(uint32_t kind, const uint8_t *tile, uint32_t lane, uint32_t head_dim, float p, float *acc)
+/* A few query vectors that share a KV head: row and head of each. Their rows are of one sequence. */
+typedef struct colibri_queries {
+    uint32_t count, sequence, kv_head;
+    uint32_t row[COLIBRI_ROWS_AT_ONCE], head[COLIBRI_ROWS_AT_ONCE];
+    uint32_t first[COLIBRI_ROWS_AT_ONCE], last[COLIBRI_ROWS_AT_ONCE];       /* positions seen, both included */
+} colibri_queries;
+
+static void colibri_query_add(const colibri_session *s, const colibri_layer *layer, colibri_queries *q, uint32_t row,
+                              uint32_t head)
 {
-    uint64_t row = (uint64_t)head_dim * lane;
-    const float *f = (const float *)(const void *)tile + row;
-    const uint16_t *half = (const uint16_t *)(const void *)tile;
-    const int8_t *q = (const int8_t *)tile + colibri_round_up(head_dim, 64) + row;
-    switch (kind) {
-    case COLIBRI_KV_F32:
-        for (uint32_t c = 0; c < head_dim; c++) {
-            acc[c] = acc[c] + p * f[c];
-        }
-        break;
-    case COLIBRI_KV_F16:
-        for (uint32_t c = 0; c < head_dim; c++) {
-            acc[c] = acc[c] + p * colibri_half_to_float(half[row + c]);
-        }
-        break;
-    default:
-        for (uint32_t c = 0; c < head_dim; c++) {
-            float scaled = p * colibri_widen(half[16u * (c / COLIBRI_GROUP) + lane]);
-            acc[c] = acc[c] + scaled * (float)q[c];
-        }
-        break;
+    uint32_t last = colibri_row_at(s, row)->position;
+    q->row[q->count] = row;
+    q->head[q->count] = head;
+    q->last[q->count] = last;
+    q->first[q->count] = layer->d.window && last + 1u > layer->d.window ? last + 1u - layer->d.window : 0u;
+    q->count++;
+}
+
+/* Raw products of all queries with the K tiles base / 16 .. last / 16; a ring's tiles in one or two stretches. */
+static void colibri_scores(const colibri_session *s, const colibri_layer *layer, const colibri_queries *q,
+                           const colibri_activation *rows, float *scores, uint32_t base, uint32_t last)
+{
+    uint32_t tile = base / COLIBRI_TILE_ROWS, end = last / COLIBRI_TILE_ROWS + 1u;
+    while (tile < end) {
+        uint32_t stretch = layer->kv_tiles - tile % layer->kv_tiles;
+        stretch = stretch < end - tile ? stretch : end - tile;
+        colibri_product p = {colibri_k_tile(s, layer, q->sequence, q->kv_head, tile), layer->k_tile_bytes,
+                             colibri_k_kind(s->limits.kv_kind), layer->d.head_dim, stretch, q->count, 1, 0, rows,
+                             scores + (tile * COLIBRI_TILE_ROWS - base), s->layout.score_lanes};
+        colibri_products(s->kernel, &p);
+        tile += stretch;
     }
 }
 
-typedef struct colibri_span {
-    uint32_t first, last;                       /* positions seen, both included */
-    uint32_t sequence, kv_head;
-    float *scores;                              /* by position - first tile's first position */
-    float *acc;
-} colibri_span;
-
-/* All scores; returns their largest magnitude's bits. */
-static uint32_t colibri_scores(const colibri_session *s, const colibri_layer *layer, const colibri_span *span,
-                               const colibri_activation *query)
+/* The query vectors as products want them, quantized where the cache is; 1 if one is not finite. */
+static int colibri_query_rows(const colibri_session *s, const colibri_layer *layer, const colibri_queries *q,
+                              uint8_t *scratch, colibri_activation *rows)
 {
-    uint32_t base = span->first / COLIBRI_TILE_ROWS;
-    uint32_t most = 0;
-    for (uint32_t t = base; t <= span->last / COLIBRI_TILE_ROWS; t++) {
-        float *out = span->scores + (t - base) * COLIBRI_TILE_ROWS;
-        colibri_tile_dot(colibri_k_kind(s->limits.kv_kind), colibri_k_tile(s, layer, span->sequence, span->kv_head, t),
-                         layer->d.head_dim, query, out);
-        for (uint32_t r = 0; r < COLIBRI_TILE_ROWS; r++) {
-            uint32_t position = t * COLIBRI_TILE_ROWS + r;
-            if (position >= span->first && position <= span->last) {
-                out[r] = out[r] * layer->d.score_scale;
-                most = colibri_magnitude(out[r]) > most ? colibri_magnitude(out[r]) : most;
-            }
-        }
-    }
-    return most;
-}
-
-/* Scores to exponentials; returns their sum in 16 partials by absolute position mod 16. */
-static float colibri_soften(const colibri_span *span)
-{
-    uint32_t base = span->first & ~15u;
-    float partial[16] = {0};
-    float most = span->scores[span->first - base];
-    for (uint32_t p = span->first + 1u; p <= span->last; p++) {
-        most = span->scores[p - base] > most ? span->scores[p - base] : most;
-    }
-    for (uint32_t p = span->first; p <= span->last; p++) {
-        float e = colibri_exp(span->scores[p - base] - most);
-        span->scores[p - base] = e;
-        partial[p & 15u] = partial[p & 15u] + e;
-    }
-    return colibri_tree16(partial);
-}
-
-void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t head, uint32_t worker)
-{
-    const colibri_row_state *state = colibri_row_at(s, row);
-    uint32_t head_dim = layer->d.head_dim;
-    uint8_t *scratch = colibri_pool_at(s, s->layout.scores + worker * s->layout.scores_bytes);
-    colibri_activation out = colibri_buffer_row(s, &s->layout.attended, row);
     colibri_buffer shape;
-    colibri_span span;
-    span.last = state->position;
-    span.first = layer->d.window && span.last + 1u > layer->d.window ? span.last + 1u - layer->d.window : 0u;
-    span.sequence = state->sequence;
-    span.kv_head = head / (layer->d.heads / layer->d.kv_heads);
-    span.scores = (float *)(void *)scratch;
-    span.acc = (float *)(void *)(scratch + s->layout.acc_at);
-    colibri_buffer_shape(&shape, head_dim, 0, 1);
-    shape.offset = s->layout.scores + worker * s->layout.scores_bytes + s->layout.query_at;
-    colibri_activation query = colibri_buffer_row(s, &shape, 0);
-    query.x = colibri_qkv_at(s, row) + (uint64_t)head * head_dim;
-    if (s->limits.kv_kind == COLIBRI_KV_Q8 &&
-        colibri_quantize_row(query.x, head_dim, (int8_t *)(uintptr_t)query.q, (float *)(uintptr_t)query.d,
-                             (int32_t *)(uintptr_t)query.sum)) {
+    int bad = 0;
+    colibri_buffer_shape(&shape, layer->d.head_dim, 0, 1);
+    shape.offset = (uint64_t)(scratch - (const uint8_t *)(const void *)s) + s->layout.query_at;
+    for (uint32_t i = 0; i < q->count; i++) {
+        rows[i] = colibri_buffer_row(s, &shape, i);
+        rows[i].x = colibri_qkv_at(s, q->row[i]) + (uint64_t)q->head[i] * layer->d.head_dim;
+        if (s->limits.kv_kind == COLIBRI_KV_Q8) {
+            bad |= colibri_quantize_row(s->kernel, rows[i].x, layer->d.head_dim, (int8_t *)(uintptr_t)rows[i].q,
+                                        (float *)(uintptr_t)rows[i].d, (int32_t *)(uintptr_t)rows[i].sum);
+        }
+    }
+    return bad;
+}
+
+static void colibri_attend_queries(colibri_session *s, const colibri_layer *layer, const colibri_queries *q,
+                                   uint32_t worker)
+{
+    uint8_t *scratch = colibri_pool_at(s, s->layout.scores + worker * s->layout.scores_bytes);
+    colibri_activation rows[COLIBRI_ROWS_AT_ONCE];
+    colibri_mixture m;
+    uint32_t first = q->first[0], last = q->last[0];
+    for (uint32_t i = 1; i < q->count; i++) {
+        first = q->first[i] < first ? q->first[i] : first;
+        last = q->last[i] > last ? q->last[i] : last;
+    }
+    m.plane = colibri_v_tile(s, layer, q->sequence, q->kv_head, 0);
+    m.tile_bytes = layer->v_tile_bytes;
+    m.kind = s->limits.kv_kind;
+    m.ring = layer->kv_tiles;
+    m.head_dim = layer->d.head_dim;
+    m.row_count = q->count;
+    m.base = first & ~15u;
+    m.scores = (const float *)(const void *)scratch;
+    m.stride = s->layout.score_lanes;
+    int bad = colibri_query_rows(s, layer, q, scratch, rows);
+    if (!bad) {
+        colibri_scores(s, layer, q, rows, (float *)(void *)scratch, m.base, last);
+    }
+    for (uint32_t i = 0; i < q->count && !bad; i++) {
+        colibri_score_span span = {m.base, q->first[i], q->last[i], layer->d.score_scale};
+        m.first[i] = q->first[i];
+        m.last[i] = q->last[i];
+        m.out[i] = (float *)(uintptr_t)colibri_buffer_row(s, &s->layout.attended, q->row[i]).x +
+                   (uint64_t)q->head[i] * layer->d.head_dim;
+        bad |= colibri_soften(s->kernel, (float *)(void *)scratch + i * m.stride, &span, &m.sum[i]);
+    }
+    if (bad) {
         colibri_fault(s, worker);
         return;
     }
-    if (colibri_scores(s, layer, &span, &query) >= COLIBRI_INFINITY_BITS) {
-        colibri_fault(s, worker);
-        return;
+    colibri_mix(s->kernel, &m);
+}
+
+uint32_t colibri_attend_rows(const colibri_layer *layer)
+{
+    uint32_t heads = layer->d.heads / layer->d.kv_heads;
+    return heads < COLIBRI_ROWS_AT_ONCE ? COLIBRI_ROWS_AT_ONCE / heads : 1u;
+}
+
+/* Unit: a block of rows and a KV head. Rows of the block that follow each other in one sequence go together. */
+void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker)
+{
+    uint32_t heads = layer->d.heads / layer->d.kv_heads;
+    uint32_t row = unit / layer->d.kv_heads * colibri_attend_rows(layer);
+    uint32_t end = row + colibri_attend_rows(layer);
+    colibri_queries q;
+    q.kv_head = unit % layer->d.kv_heads;
+    q.count = 0;
+    for (; row < end && row < s->row_count; row++) {
+        const colibri_row_state *state = colibri_row_at(s, row);
+        if (q.count && (state->sequence != q.sequence || state->position != colibri_row_at(s, row - 1u)->position + 1u)) {
+            colibri_attend_queries(s, layer, &q, worker);
+            q.count = 0;
+        }
+        q.sequence = state->sequence;
+        for (uint32_t h = 0; h < heads; h++) {
+            if (q.count == COLIBRI_ROWS_AT_ONCE) {              /* more heads share a KV head than go together */
+                colibri_attend_queries(s, layer, &q, worker);
+                q.count = 0;
+            }
+            colibri_query_add(s, layer, &q, row, q.kv_head * heads + h);
+        }
     }
-    float sum = colibri_soften(&span);
-    for (uint32_t c = 0; c < head_dim; c++) {
-        span.acc[c] = 0.0f;
-    }
-    for (uint32_t p = span.first; p <= span.last; p++) {
-        const uint8_t *tile = colibri_v_tile(s, layer, span.sequence, span.kv_head, p / COLIBRI_TILE_ROWS);
-        colibri_add_v(s->limits.kv_kind, tile, p % COLIBRI_TILE_ROWS, head_dim, span.scores[p - (span.first & ~15u)],
-                      span.acc);
-    }
-    float *y = (float *)(uintptr_t)out.x + (uint64_t)head * head_dim;
-    for (uint32_t c = 0; c < head_dim; c++) {
-        y[c] = span.acc[c] / sum;
+    if (q.count) {
+        colibri_attend_queries(s, layer, &q, worker);
     }
 }

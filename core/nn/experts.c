@@ -258,38 +258,47 @@ static const uint8_t *colibri_run_at(const colibri_session *s, const colibri_lay
 void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t unit, uint32_t worker)
 {
     const colibri_layer *layer = colibri_layer_at(s, layer_index);
-    uint32_t groups = colibri_groups(layer->d.ff);
+    uint32_t groups = colibri_strips(layer->d.ff);
     uint32_t index = s->pass_first + unit / groups;
     const uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair) + index;
     const uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
-    const uint8_t *run = colibri_run_at(s, layer, colibri_distinct_at(s, index));
-    colibri_buffer out = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
-    for (uint32_t i = first_pair[0]; i < first_pair[1]; i++) {
-        colibri_gated_group(s, &layer->expert_gate, &layer->expert_up, run, &out, unit % groups,
-                            pairs[i] / layer->d.top_k, pairs[i], worker);
+    colibri_gated ffn;
+    ffn.gate = &layer->expert_gate;
+    ffn.up = &layer->expert_up;
+    ffn.base = colibri_run_at(s, layer, colibri_distinct_at(s, index));
+    ffn.out = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
+    for (uint32_t i = first_pair[0]; i < first_pair[1]; i += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t count = colibri_rows_at_once(first_pair[1] - i);
+        uint32_t rows[COLIBRI_ROWS_AT_ONCE];
+        for (uint32_t k = 0; k < count; k++) {
+            rows[k] = pairs[i + k] / layer->d.top_k;
+        }
+        colibri_gated_rows(s, &ffn, unit % groups, rows, pairs + i, count, i != first_pair[0], worker);
     }
 }
 
-/* One tile of hidden: y = y + w * out for every expert of the pass, ascending. */
-void colibri_expert_down(colibri_session *s, uint32_t layer_index, uint32_t tile)
+/* One strip of hidden: y = y + w * out for every expert of the pass, ascending. */
+void colibri_expert_down(colibri_session *s, uint32_t layer_index, uint32_t unit)
 {
     const colibri_layer *layer = colibri_layer_at(s, layer_index);
-    const colibri_weight *w = &layer->expert_down;
     const uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair);
     const uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
     const float *weight = colibri_pool_floats(s, layer->chosen_weight);
-    colibri_buffer in = colibri_gated_buffer(s, layer->d.ff, w->kind);
-    uint32_t lanes = w->rows - tile * 16u < 16u ? w->rows - tile * 16u : 16u;
+    colibri_buffer in = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
     for (uint32_t d = s->pass_first; d < s->pass_end; d++) {
         const uint8_t *run = colibri_run_at(s, layer, colibri_distinct_at(s, d));
-        for (uint32_t i = first_pair[d]; i < first_pair[d + 1u]; i++) {
-            colibri_activation h = colibri_buffer_row(s, &in, pairs[i]);
-            uint32_t row = pairs[i] / layer->d.top_k;
-            float *y = colibri_pool_floats(s, s->layout.mixed) + (uint64_t)row * s->view.hidden + tile * 16u;
-            float acc[16];
-            colibri_tile_dot(w->kind, run + w->offset + tile * w->tile_bytes, w->columns, &h, acc);
-            for (uint32_t r = 0; r < lanes; r++) {
-                y[r] = y[r] + weight[pairs[i]] * acc[r];
+        colibri_strip strip = colibri_strip_at(s, &layer->expert_down, run, unit);
+        for (uint32_t i = first_pair[d]; i < first_pair[d + 1u]; i += COLIBRI_ROWS_AT_ONCE) {
+            uint32_t count = colibri_rows_at_once(first_pair[d + 1u] - i);
+            colibri_activation h[COLIBRI_ROWS_AT_ONCE];
+            float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
+            for (uint32_t k = 0; k < count; k++) {
+                h[k] = colibri_buffer_row(s, &in, pairs[i + k]);
+            }
+            colibri_strip_times(s, &strip, h, count, i != first_pair[d], acc);
+            for (uint32_t k = 0; k < count; k++) {
+                float *y = colibri_mixed_at(s, pairs[i + k] / layer->d.top_k) + strip.first;
+                colibri_add_scaled(s->kernel, y, acc[k], weight[pairs[i + k]], strip.lanes);
             }
         }
     }

@@ -60,21 +60,21 @@ static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *li
                               colibri_layout *layout, colibri_widths *w)
 {
     uint64_t rows = limits->batch;
-    uint64_t tile = (uint64_t)COLIBRI_TILE_ROWS * rows;
+    uint64_t strip = (uint64_t)COLIBRI_STRIP_ROWS * rows;
     uint32_t norm_kinds = 0;
     if (d->ffn == COLIBRI_FFN_DENSE) {
         uint32_t kind = colibri_role_kind(view, d, COLIBRI_ROLE_DOWN);
         w->gated = colibri_most(w->gated, rows * colibri_gated_stride(d->ff, kind));
         norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_GATE) |
                       1u << colibri_role_kind(view, d, COLIBRI_ROLE_UP);
-        w->macs = colibri_most(w->macs, colibri_most(4u * tile * view->hidden, tile * d->ff));
+        w->macs = colibri_most(w->macs, colibri_most(2u * strip * view->hidden, strip * d->ff));
     } else {
         uint32_t kind = colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_DOWN);
         w->gated = colibri_most(w->gated, rows * d->top_k * colibri_gated_stride(d->ff, kind));
         norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_GATE) |
                       1u << colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_UP);
-        w->macs = colibri_most(w->macs, colibri_most(4u * tile * view->hidden, tile * d->top_k * d->ff));
-        w->macs = colibri_most(w->macs, (uint64_t)d->experts * view->hidden);
+        w->macs = colibri_most(w->macs, colibri_most(2u * strip * view->hidden, strip * d->top_k * d->ff));
+        w->macs = colibri_most(w->macs, (uint64_t)colibri_rows_at_once(limits->batch) * d->experts * view->hidden);
         w->chosen_rows += d->top_k;
         w->expert_run = colibri_most(w->expert_run, d->expert_run);
         w->moe = 1;
@@ -88,16 +88,17 @@ static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *li
         w->gated = colibri_most(w->gated, rows * colibri_gated_stride(d->shared_ff, kind));
         norm_kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_SHARED_GATE) |
                       1u << colibri_role_kind(view, d, COLIBRI_ROLE_SHARED_UP);
-        w->macs = colibri_most(w->macs, tile * d->shared_ff);
+        w->macs = colibri_most(w->macs, strip * d->shared_ff);
     }
     layout->quantize_norm |= (norm_kinds >> COLIBRI_KIND_Q8) != 0u;
 }
 
-/* Positions from the first seen one's tile to the row's own, whole tiles. */
+/* Positions from the first seen one's tile to the last row's own, whole tiles: rows of a block follow each other. */
 static uint64_t colibri_score_lanes(const colibri_limits *limits, uint32_t window)
 {
     uint64_t all = colibri_round_up(limits->context, COLIBRI_TILE_ROWS);
-    uint64_t seen = colibri_round_up((uint64_t)window + COLIBRI_TILE_ROWS - 1u, COLIBRI_TILE_ROWS);
+    uint64_t seen = colibri_round_up((uint64_t)window + COLIBRI_ROWS_AT_ONCE - 1u + COLIBRI_TILE_ROWS - 1u,
+                                     COLIBRI_TILE_ROWS);
     return window && seen < all ? seen : all;
 }
 
@@ -119,10 +120,13 @@ static void colibri_widen_attention(const colibri_view *view, const colibri_limi
     layout->quantize_attended |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_O)) != 0;
     layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, colibri_score_lanes(limits, d->window));
     layout->head_dim = (uint32_t)colibri_most(layout->head_dim, d->head_dim);
+    uint32_t score_rows = colibri_rows_at_once(limits->batch * (d->heads / d->kv_heads));
+    layout->score_rows = (uint32_t)colibri_most(layout->score_rows, score_rows);
     w->projected = (uint32_t)colibri_most(w->projected, (uint64_t)q + 2u * (uint64_t)d->kv_heads * d->head_dim);
     w->attended = (uint32_t)colibri_most(w->attended, q);
-    w->macs = colibri_most(w->macs, 2u * (uint64_t)layer.kv_tiles * COLIBRI_TILE_ROWS * d->head_dim);
-    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_TILE_ROWS * limits->batch * colibri_most(view->hidden, q));
+    uint64_t seen = (uint64_t)layer.kv_tiles * COLIBRI_TILE_ROWS * colibri_most(score_rows, d->heads / d->kv_heads);
+    w->macs = colibri_most(w->macs, 2u * seen * d->head_dim);
+    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_STRIP_ROWS * limits->batch * colibri_most(view->hidden, q));
 }
 
 static int32_t colibri_widen_all(const colibri_view *view, const colibri_limits *limits, colibri_layout *layout,
@@ -149,7 +153,7 @@ static int32_t colibri_widen_all(const colibri_view *view, const colibri_limits 
             layout->quantize_norm |= colibri_kind_quantized(t->kind) != 0;
         }
     }
-    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_TILE_ROWS * limits->logit_rows * view->hidden);
+    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_STRIP_ROWS * limits->logit_rows * view->hidden);
     return status;
 }
 
@@ -176,15 +180,17 @@ static void colibri_carve_scratch(const colibri_view *view, const colibri_limits
     colibri_buffer query;
     colibri_arena_region(arena, COLIBRI_REGION_SCORES);
     colibri_buffer_shape(&query, layout->head_dim, 0, 1);
-    layout->acc_at = colibri_round_up((uint64_t)layout->score_lanes * 4u, 64);
-    layout->query_at = layout->acc_at + colibri_round_up((uint64_t)layout->head_dim * 4u, 64);
-    layout->scores_bytes = layout->query_at + query.stride;
+    layout->query_at = (uint64_t)layout->score_rows * layout->score_lanes * 4u;
+    uint64_t queries = limits->kv_kind == COLIBRI_KV_Q8 ? layout->score_rows : 0u;
+    layout->scores_bytes = layout->query_at + queries * query.stride;
     layout->scores = colibri_arena_take(arena, limits->workers, layout->scores_bytes);
 
     uint64_t pairs = (uint64_t)limits->batch * layout->max_top_k;
     uint64_t distinct = pairs < layout->max_experts ? pairs : layout->max_experts;
     colibri_arena_region(arena, COLIBRI_REGION_ROUTING);
-    layout->router_logits = colibri_arena_take(arena, limits->batch, colibri_round_up(layout->max_experts, 16) * 4u);
+    /* a row of logits, then a word pair for every 16 of them: router.c's blocks */
+    layout->router_stride = (uint32_t)colibri_round_up(18u * (uint64_t)colibri_tiles(layout->max_experts), 16);
+    layout->router_logits = colibri_arena_take(arena, limits->batch, (uint64_t)layout->router_stride * 4u);
     layout->shared_switch = colibri_arena_take(arena, w->moe ? limits->batch : 0u, 4);
     layout->pairs = colibri_arena_take(arena, pairs, 4);
     layout->distinct = colibri_arena_take(arena, distinct, 8);

@@ -37,22 +37,22 @@ typedef struct colibri_layer {
 enum colibri_op_kind {
     COLIBRI_OP_EMBED = 1,                       /* units: rows */
     COLIBRI_OP_ATTENTION_NORM = 2,              /* rows */
-    COLIBRI_OP_QKV = 3,                         /* tiles of q, k and v */
+    COLIBRI_OP_QKV = 3,                         /* strips of q, k and v */
     COLIBRI_OP_PLACE = 4,                       /* rows: q/k norm, rotation, into the cache */
-    COLIBRI_OP_ATTEND = 5,                      /* rows x heads */
+    COLIBRI_OP_ATTEND = 5,                      /* blocks of rows x KV heads */
     COLIBRI_OP_QUANTIZE = 6,                    /* rows: attention output */
-    COLIBRI_OP_PROJECT = 7,                     /* tiles of o */
+    COLIBRI_OP_PROJECT = 7,                     /* strips of o */
     COLIBRI_OP_FFN_NORM = 8,                    /* rows */
     COLIBRI_OP_DENSE_UP = 9,                    /* groups of 32 columns of the gated product */
-    COLIBRI_OP_DENSE_DOWN = 10,                 /* tiles of hidden */
-    COLIBRI_OP_ROUTE = 11,                      /* rows */
+    COLIBRI_OP_DENSE_DOWN = 10,                 /* strips of hidden */
+    COLIBRI_OP_ROUTE = 11,                      /* blocks of rows */
     COLIBRI_OP_EXPERT_UP = 12,                  /* experts of the pass x groups */
-    COLIBRI_OP_EXPERT_DOWN = 13,                /* tiles of hidden */
+    COLIBRI_OP_EXPERT_DOWN = 13,                /* strips of hidden */
     COLIBRI_OP_SHARED_UP = 14,                  /* groups */
-    COLIBRI_OP_SHARED_DOWN = 15,                /* tiles of hidden */
+    COLIBRI_OP_SHARED_DOWN = 15,                /* strips of hidden */
     COLIBRI_OP_COMBINE = 16,                    /* rows */
     COLIBRI_OP_FINAL_NORM = 17,                 /* rows that want logits */
-    COLIBRI_OP_HEAD = 18                        /* tiles of the vocabulary */
+    COLIBRI_OP_HEAD = 18                        /* strips of the vocabulary */
 };
 
 typedef struct colibri_op {
@@ -102,7 +102,7 @@ typedef struct colibri_layout {
     uint64_t residual, qkv, qkv_stride, mixed;
     colibri_buffer norm, attended;
     uint64_t gated;                             /* gated products; rows laid out per layer */
-    uint64_t scores, scores_bytes, acc_at, query_at;    /* per worker: scores, V accumulators, quantized q */
+    uint64_t scores, scores_bytes, query_at;    /* per worker: score rows, quantized q */
     uint64_t router_logits, shared_switch, pairs, distinct, first_pair, chosen;
     uint64_t logits, logit_stride;
     uint64_t resident;
@@ -110,8 +110,9 @@ typedef struct colibri_layout {
     uint64_t text, text_bytes;
     uint64_t kv_bytes_per_token, largest_unit_macs, resident_bytes, expert_bytes, expert_count;
     uint64_t unit_macs_reserved;
-    uint32_t ops, max_top_k, max_experts, quantize_norm, quantize_attended, score_lanes, head_dim, slot_count;
-    uint32_t reserved[2];
+    uint32_t ops, max_top_k, max_experts, quantize_norm, quantize_attended, score_lanes, score_rows, head_dim,
+        slot_count;
+    uint32_t router_stride;                     /* floats of a row of router_logits */
 } colibri_layout;
 
 enum colibri_session_state {
@@ -135,6 +136,8 @@ struct colibri_session {
     /* the pass of the experts op: distinct experts pass_first .. pass_end - 1 of distinct_count */
     uint32_t distinct_count, pass_first, pass_end;
     uint32_t starting_tensor, starting_asked;
+    uint32_t kernel;                            /* colibri_kernel, never AUTO */
+    uint32_t reserved;
     uint64_t clock;                             /* counts leases, for the slots' order of use */
     uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched;
 };
@@ -186,6 +189,11 @@ static inline float *colibri_residual_at(const colibri_session *s, uint32_t row)
     return colibri_pool_floats(s, s->layout.residual + (uint64_t)row * s->view.hidden * 4u);
 }
 
+static inline float *colibri_mixed_at(const colibri_session *s, uint32_t row)
+{
+    return colibri_pool_floats(s, s->layout.mixed + (uint64_t)row * s->view.hidden * 4u);
+}
+
 static inline float *colibri_qkv_at(const colibri_session *s, uint32_t row)
 {
     return colibri_pool_floats(s, s->layout.qkv + row * s->layout.qkv_stride);
@@ -203,6 +211,47 @@ static inline colibri_activation colibri_buffer_row(const colibri_session *s, co
     return a;
 }
 
+/* --- strips: what a unit of a matrix op computes, 32 output rows --- */
+
+enum { COLIBRI_STRIP_ROWS = 32 };
+
+typedef struct colibri_strip {
+    const colibri_weight *w;
+    const uint8_t *tiles;                       /* of the strip's first row */
+    uint32_t first;                             /* output row of the matrix */
+    uint32_t lanes;                             /* output rows it has: 1 .. 32 */
+} colibri_strip;
+
+/* base: of the run an expert's matrix lies in, null for any other matrix. */
+static inline colibri_strip colibri_strip_at(const colibri_session *s, const colibri_weight *w, const uint8_t *base,
+                                             uint32_t unit)
+{
+    colibri_strip strip;
+    uint32_t first = unit * COLIBRI_STRIP_ROWS;
+    strip.w = w;
+    strip.tiles = (base ? base + w->offset : colibri_weight_at(s, w)) + 2u * (uint64_t)unit * w->tile_bytes;
+    strip.first = first;
+    strip.lanes = w->rows - first < COLIBRI_STRIP_ROWS ? w->rows - first : COLIBRI_STRIP_ROWS;
+    return strip;
+}
+
+static inline uint32_t colibri_strips(uint32_t rows)
+{
+    return rows / COLIBRI_STRIP_ROWS + (rows % COLIBRI_STRIP_ROWS != 0u);
+}
+
+static inline uint32_t colibri_rows_at_once(uint32_t rest)
+{
+    return rest < COLIBRI_ROWS_AT_ONCE ? rest : COLIBRI_ROWS_AT_ONCE;
+}
+
+/* A gated feed-forward network, up to its down matrix. */
+typedef struct colibri_gated {
+    const colibri_weight *gate, *up;
+    const uint8_t *base;                        /* of the expert's run, null for any other matrix */
+    colibri_buffer out;
+} colibri_gated;
+
 static inline void colibri_fault(const colibri_session *s, uint32_t worker)
 {
     colibri_pool_words(s, s->layout.faults)[16u * worker] = 1;
@@ -212,7 +261,6 @@ static inline void colibri_fault(const colibri_session *s, uint32_t worker)
 void colibri_buffer_shape(colibri_buffer *b, uint32_t columns, int has_x, int quantized);
 /* The gated products of a layer: `rows` of them, kind of the matrix that reads them. */
 colibri_buffer colibri_gated_buffer(const colibri_session *s, uint32_t columns, uint32_t kind);
-int colibri_quantize_into(const colibri_activation *a, uint32_t first, const float *x, uint32_t count);
 
 /* layout.c */
 /* text_bytes: scratch of the text room, which this room does not know */
@@ -227,14 +275,18 @@ uint64_t colibri_op_macs(const colibri_session *s, const colibri_op *op);
 void colibri_op_run(colibri_session *s, const colibri_op *op, uint32_t worker, uint32_t first, uint32_t count);
 /* attention.c */
 void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
-void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t head, uint32_t worker);
+/* Query rows that one unit of ATTEND takes, all of them for one KV head. */
+uint32_t colibri_attend_rows(const colibri_layer *layer);
+void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
 void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer);
+/* strip.c */
+void colibri_strip_times(const colibri_session *s, const colibri_strip *strip, const colibri_activation *rows,
+                         uint32_t count, uint32_t seen, float out[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS]);
 /* ffn.c */
-void colibri_gated_group(colibri_session *s, const colibri_weight *gate, const colibri_weight *up, const uint8_t *base,
-                         const colibri_buffer *out, uint32_t group, uint32_t row, uint64_t out_row, uint32_t worker);
+void colibri_gated_rows(colibri_session *s, const colibri_gated *ffn, uint32_t group, const uint32_t *rows,
+                        const uint32_t *out_rows, uint32_t count, uint32_t seen, uint32_t worker);
 /* router.c */
-void colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
-void colibri_route_begin(colibri_session *s, const colibri_layer *layer);
+void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
 /* experts.c: the pass list and its leases; the only place that calls the store */
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);
 int colibri_pass_more(const colibri_session *s);

@@ -55,22 +55,29 @@ void colibri_tape_build(colibri_session *s)
     colibri_tape_put(s, n++, COLIBRI_OP_HEAD);
 }
 
+static uint32_t colibri_blocks(uint32_t count, uint32_t block)
+{
+    return (count + (block - 1u)) / block;
+}
+
 uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op)
 {
     const colibri_layer *layer = colibri_layer_at(s, op->layer);
     switch (op->kind) {
-    case COLIBRI_OP_QKV: return colibri_tiles(layer->q.rows) + 2u * colibri_tiles(layer->k.rows);
-    case COLIBRI_OP_ATTEND: return s->row_count * layer->d.heads;
+    case COLIBRI_OP_QKV: return colibri_strips(layer->q.rows) + 2u * colibri_strips(layer->k.rows);
+    case COLIBRI_OP_ATTEND:
+        return colibri_blocks(s->row_count, colibri_attend_rows(layer)) * layer->d.kv_heads;
     case COLIBRI_OP_PROJECT:
     case COLIBRI_OP_DENSE_DOWN:
     case COLIBRI_OP_EXPERT_DOWN:
-    case COLIBRI_OP_SHARED_DOWN: return colibri_tiles(s->view.hidden);
+    case COLIBRI_OP_SHARED_DOWN: return colibri_strips(s->view.hidden);
     case COLIBRI_OP_DENSE_UP:
-    case COLIBRI_OP_SHARED_UP: return colibri_groups(layer->gate.rows);
-    case COLIBRI_OP_EXPERT_UP: return (s->pass_end - s->pass_first) * colibri_groups(layer->d.ff);
+    case COLIBRI_OP_SHARED_UP: return colibri_strips(layer->gate.rows);
+    case COLIBRI_OP_ROUTE: return colibri_blocks(s->row_count, COLIBRI_ROWS_AT_ONCE);
+    case COLIBRI_OP_EXPERT_UP: return (s->pass_end - s->pass_first) * colibri_strips(layer->d.ff);
     case COLIBRI_OP_FINAL_NORM: return s->logit_count;
-    case COLIBRI_OP_HEAD: return s->logit_count ? colibri_tiles(s->view.vocab) : 0u;
-    default: return s->row_count;               /* EMBED, norms, PLACE, QUANTIZE, ROUTE, COMBINE */
+    case COLIBRI_OP_HEAD: return s->logit_count ? colibri_strips(s->view.vocab) : 0u;
+    default: return s->row_count;               /* EMBED, norms, PLACE, QUANTIZE, COMBINE */
     }
 }
 
@@ -94,7 +101,7 @@ uint64_t colibri_op_macs(const colibri_session *s, const colibri_op *op)
     }
 }
 
-/* --- units that are a row or a tile of one matrix --- */
+/* --- units that are a row or a strip of one matrix --- */
 
 static void colibri_embed_row(colibri_session *s, uint32_t row)
 {
@@ -114,9 +121,9 @@ static void colibri_norm_row(colibri_session *s, const float *x, const colibri_w
                              uint32_t worker)
 {
     colibri_activation a = colibri_buffer_row(s, &s->layout.norm, row);
-    int bad = colibri_rms_norm((float *)(uintptr_t)a.x, x, colibri_vector_at(s, w), s->view.hidden, eps);
+    int bad = colibri_rms_norm(s->kernel, (float *)(uintptr_t)a.x, x, colibri_vector_at(s, w), s->view.hidden, eps);
     if (!bad && s->layout.norm.quantized) {
-        bad = colibri_quantize_row(a.x, s->view.hidden, (int8_t *)(uintptr_t)a.q, (float *)(uintptr_t)a.d,
+        bad = colibri_quantize_row(s->kernel, a.x, s->view.hidden, (int8_t *)(uintptr_t)a.q, (float *)(uintptr_t)a.d,
                                    (int32_t *)(uintptr_t)a.sum);
     }
     if (bad) {
@@ -130,107 +137,125 @@ static void colibri_quantize_attended(colibri_session *s, const colibri_layer *l
     if (!colibri_kind_quantized(layer->o.kind)) {
         return;
     }
-    if (colibri_quantize_row(a.x, layer->o.columns, (int8_t *)(uintptr_t)a.q, (float *)(uintptr_t)a.d,
+    if (colibri_quantize_row(s->kernel, a.x, layer->o.columns, (int8_t *)(uintptr_t)a.q, (float *)(uintptr_t)a.d,
                              (int32_t *)(uintptr_t)a.sum)) {
         colibri_fault(s, worker);
     }
 }
 
-/* One tile of q, k or v for every row, plus its bias. */
-static void colibri_qkv_tile(colibri_session *s, const colibri_layer *layer, uint32_t unit)
+/* Rows first .. first + count - 1 of a buffer times a strip. */
+static void colibri_strip_rows(const colibri_session *s, const colibri_strip *strip, const colibri_buffer *in,
+                               uint32_t first, uint32_t count,
+                               float out[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS])
 {
-    uint32_t q_tiles = colibri_tiles(layer->q.rows);
-    uint32_t k_tiles = colibri_tiles(layer->k.rows);
+    colibri_activation rows[COLIBRI_ROWS_AT_ONCE];
+    for (uint32_t i = 0; i < count; i++) {
+        rows[i] = colibri_buffer_row(s, in, first + i);
+    }
+    colibri_strip_times(s, strip, rows, count, first != 0u, out);
+}
+
+/* The strip's part of a bias, zero where there is none. */
+static const float *colibri_strip_bias(const colibri_session *s, const colibri_strip *strip, const colibri_weight *bias)
+{
+    return bias->rows ? colibri_vector_at(s, bias) + strip->first : 0;
+}
+
+/* One strip of q, k or v for every row, plus its bias. */
+static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, uint32_t unit)
+{
+    uint32_t q_strips = colibri_strips(layer->q.rows);
+    uint32_t k_strips = colibri_strips(layer->k.rows);
     const colibri_weight *w = &layer->q;
     const colibri_weight *bias = &layer->q_bias;
-    uint32_t first = 0;
-    if (unit >= q_tiles + k_tiles) {
-        unit -= q_tiles + k_tiles;
+    uint32_t place = 0;
+    if (unit >= q_strips + k_strips) {
+        unit -= q_strips + k_strips;
         w = &layer->v;
         bias = &layer->v_bias;
-        first = layer->q.rows + layer->k.rows;
-    } else if (unit >= q_tiles) {
-        unit -= q_tiles;
+        place = layer->q.rows + layer->k.rows;
+    } else if (unit >= q_strips) {
+        unit -= q_strips;
         w = &layer->k;
         bias = &layer->k_bias;
-        first = layer->q.rows;
+        place = layer->q.rows;
     }
-    uint32_t lanes = w->rows - unit * 16u < 16u ? w->rows - unit * 16u : 16u;
-    const uint8_t *tile = colibri_weight_at(s, w) + unit * w->tile_bytes;
-    for (uint32_t row = 0; row < s->row_count; row++) {
-        colibri_activation a = colibri_buffer_row(s, &s->layout.norm, row);
-        float *out = colibri_qkv_at(s, row) + first + unit * 16u;
-        float acc[16];
-        colibri_tile_dot(w->kind, tile, w->columns, &a, acc);
-        for (uint32_t r = 0; r < lanes; r++) {
-            out[r] = bias->rows ? acc[r] + colibri_vector_at(s, bias)[unit * 16u + r] : acc[r];
+    colibri_strip strip = colibri_strip_at(s, w, 0, unit);
+    const float *add = colibri_strip_bias(s, &strip, bias);
+    for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t count = colibri_rows_at_once(s->row_count - row);
+        float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
+        colibri_strip_rows(s, &strip, &s->layout.norm, row, count, acc);
+        for (uint32_t i = 0; i < count; i++) {
+            float *out = colibri_qkv_at(s, row + i) + place + strip.first;
+            for (uint32_t r = 0; r < strip.lanes; r++) {
+                out[r] = add ? acc[i][r] + add[r] : acc[i][r];
+            }
         }
     }
 }
 
-/* One tile of a matrix back to the residual: x = x + (acc + bias), times the residual multiplier if there is one. */
-static void colibri_residual_tile(colibri_session *s, const colibri_layer *layer, const colibri_weight *w,
-                                  const colibri_weight *bias, const colibri_buffer *in, uint32_t unit)
+/* One strip of a matrix back to the residual: x = x + (acc + bias), times the residual multiplier if there is one. */
+static void colibri_residual_strip(colibri_session *s, const colibri_layer *layer, const colibri_weight *w,
+                                   const colibri_weight *bias, const colibri_buffer *in, uint32_t unit)
 {
-    uint32_t lanes = w->rows - unit * 16u < 16u ? w->rows - unit * 16u : 16u;
-    const uint8_t *tile = colibri_weight_at(s, w) + unit * w->tile_bytes;
-    for (uint32_t row = 0; row < s->row_count; row++) {
-        colibri_activation a = colibri_buffer_row(s, in, row);
-        float *x = colibri_residual_at(s, row) + unit * 16u;
-        float acc[16];
-        colibri_tile_dot(w->kind, tile, w->columns, &a, acc);
-        for (uint32_t r = 0; r < lanes; r++) {
-            float y = bias && bias->rows ? acc[r] + colibri_vector_at(s, bias)[unit * 16u + r] : acc[r];
-            x[r] = x[r] + (layer->d.has_residual_multiplier ? y * layer->d.residual_multiplier : y);
+    colibri_strip strip = colibri_strip_at(s, w, 0, unit);
+    const float *add = bias ? colibri_strip_bias(s, &strip, bias) : 0;
+    for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t count = colibri_rows_at_once(s->row_count - row);
+        float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
+        colibri_strip_rows(s, &strip, in, row, count, acc);
+        for (uint32_t i = 0; i < count; i++) {
+            float *x = colibri_residual_at(s, row + i) + strip.first;
+            for (uint32_t r = 0; r < strip.lanes; r++) {
+                float y = add ? acc[i][r] + add[r] : acc[i][r];
+                x[r] = x[r] + (layer->d.has_residual_multiplier ? y * layer->d.residual_multiplier : y);
+            }
         }
     }
 }
 
 /* The shared expert's output onto the mixture: y = y + gate * out, or + out. */
-static void colibri_shared_down_tile(colibri_session *s, const colibri_layer *layer, uint32_t unit)
+static void colibri_shared_down_strip(colibri_session *s, const colibri_layer *layer, uint32_t unit)
 {
-    const colibri_weight *w = &layer->down;
-    colibri_buffer in = colibri_gated_buffer(s, w->columns, w->kind);
-    uint32_t lanes = w->rows - unit * 16u < 16u ? w->rows - unit * 16u : 16u;
-    const uint8_t *tile = colibri_weight_at(s, w) + unit * w->tile_bytes;
-    for (uint32_t row = 0; row < s->row_count; row++) {
-        colibri_activation a = colibri_buffer_row(s, &in, row);
-        float *y = colibri_pool_floats(s, s->layout.mixed) + (uint64_t)row * s->view.hidden + unit * 16u;
-        float gate = colibri_pool_floats(s, s->layout.shared_switch)[row];
-        float acc[16];
-        colibri_tile_dot(w->kind, tile, w->columns, &a, acc);
-        for (uint32_t r = 0; r < lanes; r++) {
-            y[r] = y[r] + (layer->d.shared_gate ? gate * acc[r] : acc[r]);
+    colibri_buffer in = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
+    colibri_strip strip = colibri_strip_at(s, &layer->down, 0, unit);
+    for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t count = colibri_rows_at_once(s->row_count - row);
+        float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
+        colibri_strip_rows(s, &strip, &in, row, count, acc);
+        for (uint32_t i = 0; i < count; i++) {
+            float *y = colibri_mixed_at(s, row + i) + strip.first;
+            float gate = layer->d.shared_gate ? colibri_pool_floats(s, s->layout.shared_switch)[row + i] : 1.0f;
+            colibri_add_scaled(s->kernel, y, acc[i], gate, strip.lanes);        /* times 1 changes no bit */
         }
     }
 }
 
 static void colibri_combine_row(colibri_session *s, const colibri_layer *layer, uint32_t row)
 {
-    const float *y = colibri_pool_floats(s, s->layout.mixed) + (uint64_t)row * s->view.hidden;
+    const float *y = colibri_mixed_at(s, row);
     float *x = colibri_residual_at(s, row);
     for (uint32_t c = 0; c < s->view.hidden; c++) {
         x[c] = x[c] + (layer->d.has_residual_multiplier ? y[c] * layer->d.residual_multiplier : y[c]);
     }
 }
 
-static void colibri_head_tile(colibri_session *s, uint32_t unit, uint32_t worker)
+static void colibri_head_strip(colibri_session *s, uint32_t unit, uint32_t worker)
 {
-    const colibri_weight *w = &s->head;
-    uint32_t lanes = w->rows - unit * 16u < 16u ? w->rows - unit * 16u : 16u;
-    const uint8_t *tile = colibri_weight_at(s, w) + unit * w->tile_bytes;
-    for (uint32_t i = 0; i < s->logit_count; i++) {
-        colibri_activation a = colibri_buffer_row(s, &s->layout.norm, i);
-        float *out = colibri_pool_floats(s, s->layout.logits + i * s->layout.logit_stride) + unit * 16u;
-        float acc[16];
-        uint32_t most = 0;
-        colibri_tile_dot(w->kind, tile, w->columns, &a, acc);
-        for (uint32_t r = 0; r < lanes; r++) {
-            out[r] = s->view.has_multipliers & 2u ? acc[r] * s->view.logit_multiplier : acc[r];
-            most = colibri_magnitude(out[r]) > most ? colibri_magnitude(out[r]) : most;
-        }
-        if (most >= COLIBRI_INFINITY_BITS) {
-            colibri_fault(s, worker);
+    colibri_strip strip = colibri_strip_at(s, &s->head, 0, unit);
+    for (uint32_t row = 0; row < s->logit_count; row += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t count = colibri_rows_at_once(s->logit_count - row);
+        float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
+        colibri_strip_rows(s, &strip, &s->layout.norm, row, count, acc);
+        for (uint32_t i = 0; i < count; i++) {
+            float *out = colibri_pool_floats(s, s->layout.logits + (row + i) * s->layout.logit_stride) + strip.first;
+            for (uint32_t r = 0; r < strip.lanes; r++) {
+                out[r] = s->view.has_multipliers & 2u ? acc[i][r] * s->view.logit_multiplier : acc[i][r];
+            }
+            if (colibri_amax_bits(s->kernel, out, strip.lanes) >= COLIBRI_INFINITY_BITS) {
+                colibri_fault(s, worker);
+            }
         }
     }
 }
@@ -244,9 +269,18 @@ static void colibri_final_norm_row(colibri_session *s, uint32_t index, uint32_t 
 /* A group of a dense or shared FFN's gated product, for every row. */
 static void colibri_up_group(colibri_session *s, const colibri_layer *layer, uint32_t group, uint32_t worker)
 {
-    colibri_buffer out = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
-    for (uint32_t row = 0; row < s->row_count; row++) {
-        colibri_gated_group(s, &layer->gate, &layer->up, 0, &out, group, row, row, worker);
+    colibri_gated ffn;
+    ffn.gate = &layer->gate;
+    ffn.up = &layer->up;
+    ffn.base = 0;
+    ffn.out = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
+    for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t rows[COLIBRI_ROWS_AT_ONCE];
+        for (uint32_t i = 0; i < COLIBRI_ROWS_AT_ONCE; i++) {
+            rows[i] = row + i;
+        }
+        colibri_gated_rows(s, &ffn, group, rows, rows, colibri_rows_at_once(s->row_count - row), row != 0u,
+                           worker);
     }
 }
 
@@ -259,12 +293,12 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
     case COLIBRI_OP_ATTENTION_NORM:
         colibri_norm_row(s, colibri_residual_at(s, unit), &layer->attention_norm, layer->d.eps, unit, worker);
         break;
-    case COLIBRI_OP_QKV: colibri_qkv_tile(s, layer, unit); break;
+    case COLIBRI_OP_QKV: colibri_qkv_strip(s, layer, unit); break;
     case COLIBRI_OP_PLACE: colibri_place_row(s, layer, unit, worker); break;
-    case COLIBRI_OP_ATTEND: colibri_attend(s, layer, unit / layer->d.heads, unit % layer->d.heads, worker); break;
+    case COLIBRI_OP_ATTEND: colibri_attend(s, layer, unit, worker); break;
     case COLIBRI_OP_QUANTIZE: colibri_quantize_attended(s, layer, unit, worker); break;
     case COLIBRI_OP_PROJECT:
-        colibri_residual_tile(s, layer, &layer->o, &layer->o_bias, &s->layout.attended, unit);
+        colibri_residual_strip(s, layer, &layer->o, &layer->o_bias, &s->layout.attended, unit);
         break;
     case COLIBRI_OP_FFN_NORM:
         colibri_norm_row(s, colibri_residual_at(s, unit), &layer->ffn_norm, layer->d.eps, unit, worker);
@@ -273,15 +307,15 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
     case COLIBRI_OP_SHARED_UP: colibri_up_group(s, layer, unit, worker); break;
     case COLIBRI_OP_DENSE_DOWN:
         gated = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
-        colibri_residual_tile(s, layer, &layer->down, 0, &gated, unit);
+        colibri_residual_strip(s, layer, &layer->down, 0, &gated, unit);
         break;
-    case COLIBRI_OP_ROUTE: colibri_route_row(s, layer, unit, worker); break;
+    case COLIBRI_OP_ROUTE: colibri_route_rows(s, layer, unit, worker); break;
     case COLIBRI_OP_EXPERT_UP: colibri_expert_up(s, op->layer, unit, worker); break;
     case COLIBRI_OP_EXPERT_DOWN: colibri_expert_down(s, op->layer, unit); break;
-    case COLIBRI_OP_SHARED_DOWN: colibri_shared_down_tile(s, layer, unit); break;
+    case COLIBRI_OP_SHARED_DOWN: colibri_shared_down_strip(s, layer, unit); break;
     case COLIBRI_OP_COMBINE: colibri_combine_row(s, layer, unit); break;
     case COLIBRI_OP_FINAL_NORM: colibri_final_norm_row(s, unit, worker); break;
-    default: colibri_head_tile(s, unit, worker); break;
+    default: colibri_head_strip(s, unit, worker); break;
     }
 }
 

@@ -1,7 +1,15 @@
 /*
- * tile_dot.c: the reference products of a weight tile with an activation row, in plain C. See kernels.h.
+ * level_portable.c: the reference: every kernel in plain C. See kernels.h. What other levels compute equals this bit for
+ * bit; it is also what runs where no other level is compiled in.
  */
-#include "kernels/kernels.h"
+#include "kernels/lanes_portable.h"
+
+#define LEVEL(name) colibri_portable_##name
+#define LANE(name) colibri_lane1_##name
+#define LEVEL_MIX_ROWS 0u
+#include "kernels/rows_template.inc"
+#include "kernels/mix_template.inc"
+#include "kernels/level_end.inc"
 
 static void colibri_dot_f32(const float *tile, uint32_t columns, const float *x, float out[16])
 {
@@ -41,9 +49,8 @@ static void colibri_scale_in(float acc[16], const int32_t idot[16], const uint16
     }
 }
 
-/* The four bytes of a row as one word: lanes of shifts and products, which compilers turn into vectors where gathering
- * single bytes stays scalar (2.4 times faster with clang). Little-endian, as everything here. */
-typedef uint32_t __attribute__((may_alias)) colibri_row_word;
+/* The four bytes of a row are read as one word: lanes of shifts and products, which compilers turn into vectors where
+ * gathering single bytes stays scalar (2.4 times faster with clang). */
 
 /* |idot| <= 32 * 127 * 127 = 516,128 */
 static void colibri_group_q8(const int8_t *lines, const int8_t *q, int32_t idot[16])
@@ -111,42 +118,19 @@ static void colibri_dot_q4(const uint8_t *tile, uint32_t columns, const colibri_
     }
 }
 
-void colibri_tile_dot(uint32_t kind, const void *tile, uint32_t columns, const colibri_activation *row,
-                      float out[16])
+void colibri_portable_products(const colibri_product *p)
 {
-    switch (kind) {
-    case COLIBRI_KIND_F32: colibri_dot_f32(tile, columns, row->x, out); break;
-    case COLIBRI_KIND_F16: colibri_dot_f16(tile, columns, row->x, out); break;
-    case COLIBRI_KIND_Q8: colibri_dot_q8(tile, columns, row, out); break;
-    default: colibri_dot_q4(tile, columns, row, out); break;
-    }
-}
-
-void colibri_tile_row(uint32_t kind, const void *tile, uint32_t columns, uint32_t lane, float *out)
-{
-    const uint8_t *bytes = tile;
-    for (uint32_t c = 0; c < columns; c++) {
-        uint32_t g = c / COLIBRI_GROUP, i = c % COLIBRI_GROUP;
-        const uint8_t *pair;
-        uint32_t nibbles;
-        switch (kind) {
-        case COLIBRI_KIND_F32:
-            out[c] = ((const float *)tile)[16u * (uint64_t)c + lane];
-            break;
-        case COLIBRI_KIND_F16:
-            out[c] = colibri_half_to_float(((const uint16_t *)tile)[16u * (uint64_t)c + lane]);
-            break;
-        case COLIBRI_KIND_Q8:
-            pair = bytes + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q8_BYTES;
-            out[c] = (float)((const int8_t *)pair)[512u * (g & 1u) + 64u * (i / 4u) + 4u * lane + i % 4u] *
-                     colibri_widen(((const uint16_t *)(const void *)(pair + 1024))[16u * (g & 1u) + lane]);
-            break;
-        default:
-            pair = bytes + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q4_BYTES;
-            nibbles = pair[256u * (g & 1u) + 64u * (i / 8u) + 4u * lane + i % 4u];
-            out[c] = (float)((int32_t)((i & 4u) ? nibbles >> 4 : nibbles & 15u) - 8) *
-                     colibri_widen(((const uint16_t *)(const void *)(pair + 512))[16u * (g & 1u) + lane]);
-            break;
+    for (uint32_t i = 0; i < p->row_count; i++) {
+        const colibri_activation *row = &p->rows[i];
+        for (uint32_t t = 0; t < p->tile_count; t++) {
+            const uint8_t *tile = (const uint8_t *)p->tiles + t * p->tile_bytes;
+            float *out = p->out + i * p->out_stride + 16u * t;
+            switch (p->kind) {
+            case COLIBRI_KIND_F32: colibri_dot_f32((const float *)(const void *)tile, p->columns, row->x, out); break;
+            case COLIBRI_KIND_F16: colibri_dot_f16((const uint16_t *)(const void *)tile, p->columns, row->x, out); break;
+            case COLIBRI_KIND_Q8: colibri_dot_q8(tile, p->columns, row, out); break;
+            default: colibri_dot_q4(tile, p->columns, row, out); break;
+            }
         }
     }
 }
