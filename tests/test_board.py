@@ -53,7 +53,7 @@ class Bench:
         return bytes(data)
 
     def boot(self, job: bytes | None, blob: bytes | None = None, machine: str = "virt", cpu: str = "cortex-a76",
-             memory: str = "256M", options: tuple[str, ...] = ()) -> Boot:
+             memory: str = "256M", cores: int = 1, options: tuple[str, ...] = ()) -> Boot:
         """Run the firmware until it ends."""
         emulator = program("qemu-system-aarch64")
         if emulator is None:
@@ -65,9 +65,10 @@ class Bench:
                 path = self.folder / name
                 path.write_bytes(data)
                 loads += ["-device", f"loader,file={path},addr={place[name]:#x},force-raw=on"]
-        command = [emulator, "-M", machine, "-cpu", cpu, "-m", memory, "-display", "none", "-monitor", "none",
-                   "-serial", "stdio", "-nic", "none", "-no-reboot", "-semihosting-config",
-                   "enable=on,target=native", "-kernel", str(artefact("baremetal_arm64", "firmware.elf")),
+        command = [emulator, "-M", machine, "-cpu", cpu, "-m", memory, "-smp", str(cores),
+                   "-display", "none", "-monitor", "none", "-serial", "stdio", "-nic", "none", "-no-reboot",
+                   "-semihosting-config", "enable=on,target=native",
+                   "-kernel", str(artefact("baremetal_arm64", "firmware.elf")),
                    *loads, *options]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                               timeout=TIME_LIMIT)
@@ -112,6 +113,32 @@ def test_without_mmu_and_with_alignment_checked_the_answer_is_the_same(bench: Be
     boot = bench.boot(bench.packed(constants().BOARD_MMU_OFF))
     assert "mmu off" in boot.report
     assert (boot.code, boot.result.digest) == (0, expected), boot.report
+
+
+@pytest.mark.parametrize("cores", [2, 4])
+@pytest.mark.parametrize(("machine", "threads"), [("virt", 4), ("virt,virtualization=on", 4), ("virt,secure=on", 1)])
+def test_further_cores_run_units_where_they_can_be_had(bench: Bench, machine: str, threads: int, cores: int) -> None:
+    """PSCI by hvc at EL1, by smc at EL2; at EL3 there is none, and one core does it all. One host thread for all cores:
+    each has its turns, of a tenth of a second, whatever else this machine does."""
+    limits = replace(bench.job.limits, context=256, workers=4)
+    one = replace(bench, job=replace(bench.job, limits=limits, generate=250))
+    boot = one.boot(one.packed(), machine=machine, cores=cores, options=("-accel", "tcg,thread=single"))
+    assert boot.code == 0, boot.report
+    assert boot.result.digest == run_local(None, one.job, one.model, TIME_LIMIT).digest     # type: ignore[arg-type]
+    assert boot.result.threads == min(threads, cores)       # CPU_ON for a core that is not there is refused
+    assert (boot.result.helped > 0) == (threads > 1)
+
+
+def test_cores_that_are_not_there_or_not_wanted_are_done_without(bench: Bench, expected: str) -> None:
+    for workers, flags, cores in ((3, 0, 1), (2, constants().BOARD_MMU_OFF, 2), (1, 0, 2)):
+        one = replace(bench, job=replace(bench.job, limits=replace(bench.job.limits, workers=workers)))
+        boot = one.boot(one.packed(flags), cores=cores)
+        assert (boot.code, boot.result.digest, boot.result.threads) == (0, expected, 1), boot.report
+
+
+def test_a_fault_on_any_core_ends_the_run(bench: Bench) -> None:
+    boot = bench.boot(bench.packed(constants().BOARD_FAULT), cores=4)
+    assert boot.code == board()["EXIT_FAULT"] and boot.fault()["far"] == board()["FAULT_ADDRESS"]
 
 
 def test_stack_use_is_measured(bench: Bench) -> None:
@@ -161,7 +188,7 @@ def test_an_unaligned_access_is_caught_while_the_mmu_is_off(bench: Bench) -> Non
 
 
 def test_memory_that_is_not_there_is_a_fault_not_silence(bench: Bench) -> None:
-    boot = bench.boot(bench.packed(), memory="33M")         # RAM ends inside the job's region
+    boot = bench.boot(bench.packed(), memory="65M")         # RAM ends inside the job's region
     assert boot.code != 0
     assert "done 0" not in boot.report
 

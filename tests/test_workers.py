@@ -179,6 +179,13 @@ def test_a_process_that_ends_with_sleeping_workers_ends(model: Model) -> None:
 NAMES = [name for name in targets.names() if name.startswith("linux")]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def gcc_build() -> None:
+    """The second compiler's build, where that compiler is."""
+    if "linux-gcc" in NAMES and shutil.which("gcc"):
+        subprocess.run([sys.executable, "-m", "SCons", "-s", "toolchain=gcc", "linux"], cwd=ROOT, check=True)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_any_number_of_workers_gives_the_same_digest(name: str, workers: int, model: Model, job: Job) -> None:
@@ -221,4 +228,20 @@ def test_crew_names_are_the_headers() -> None:
     kind = library.ffi().typeof("colibri_crew")
     places = {name: field.offset for name, field in kind.fields}
     assert library.ffi().sizeof(kind) % 64 == 0
-    assert len({places[name] // 64 for name in ("rest", "pending", "sleepers", "yields")}) == 4
+    assert len({places[name] // 64 for name in ("rest", "pending", "sleepers", "units")}) == 4
+
+
+# ---- on the board ----
+
+
+def test_cores_of_the_board_are_workers(model: Model, job: Job) -> None:
+    """Each core that is there joins and runs units; the answer is the same."""
+    target = targets.pick(["baremetal"])[0]
+    if how := target.missing():
+        pytest.skip(f"target baremetal: {how}")
+    expected = good(targets.pick(["linux"])[0].run(job, model)).digest
+    for workers in (1, 2, 4):
+        several = replace(job, limits=replace(job.limits, workers=workers))
+        found = good(target.run(several, model, TIME_LIMIT))
+        assert (found.digest, found.threads) == (expected, workers)
+        assert 256 < found.stack_bytes < 65536

@@ -343,6 +343,10 @@ class Session:
         """Empty one sequence or all."""
         self._call("colibri_reset", self.c, sequence)
 
+    def helped(self) -> int:
+        """Units that worker threads have run."""
+        return self._crew.helped() if self._crew else 0
+
     def stats(self) -> Stats:
         """The session's counters."""
         made = new("colibri_stats_result")
@@ -387,6 +391,10 @@ class Crew:
                 self._threads = self._threads[: self._threads.index(thread)]
                 self.end()
                 raise DoesNotFit(f"{workers} workers: {error}; plan fewer") from None
+
+    def helped(self) -> int:
+        """Units that the threads have run, and not the driver."""
+        return int(self.c.units - self.c.driver_units)
 
     def end(self) -> None:
         """Let the threads return; a second time there is nothing to do."""

@@ -167,7 +167,8 @@ class JobResult:
     digests: dict[int, str] = field(default_factory=dict)
     rows: dict[int, int] = field(default_factory=dict)
     finish: dict[int, str] = field(default_factory=dict)
-    threads: int = 1  # that ran units at once
+    threads: int = 1  # that run units at once
+    helped: int = 0  # units that others than the first of them have run
     planned_bytes: int = 0
     used_bytes: int = 0
     stats: dict[str, int] = field(default_factory=dict)
@@ -259,7 +260,7 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.digests[int(rest[0])] = rest[1]
             result.rows[int(rest[0])] = int(rest[2])
         case "threads":
-            result.threads = int(rest[0])
+            result.threads, result.helped = int(rest[0]), int(rest[1])
         case "used":
             result.used_bytes = int(rest[0])
         case "stats":

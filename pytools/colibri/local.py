@@ -74,6 +74,7 @@ def run_checked(job: Job, model: Model, result: JobResult) -> None:
                 same = [a.answer.digest for a in first] == [a.answer.digest for a in lanes]
                 result.checks["digest_after_reset"] = "ok" if same else "expected equal, found different"
             collect(job, lanes, sessions[0].stats(), result)
+            result.helped = sum(session.helped() for session in sessions)
     damage = sum(pool.damage() for pool in pools)
     result.checks["red_zones"] = "ok" if damage == 0 else f"expected 0, found {damage} bytes written"
     planned = result.planned_bytes

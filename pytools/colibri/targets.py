@@ -270,6 +270,8 @@ def run_board(target: Target, job: Job, model: Model, limit: float) -> JobResult
             "cortex-a76",
             "-m",
             f"{mebibytes}M",
+            "-smp",
+            str(min(job.limits.workers, place["CORES"])),
             "-nodefaults",
             "-display",
             "none",

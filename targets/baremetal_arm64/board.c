@@ -7,11 +7,8 @@
 #include "runner_port.h"
 
 #define BLOCK 0x200000u
-#define PAINT 0xC5C5C5C5C5C5C5C5u                /* the same in start.S */
 #define SEMIHOSTING_EXIT 0x18u
 #define APPLICATION_EXIT 0x20026u
-
-extern const uint64_t colibri_board_stack[], colibri_board_stack_top[];
 
 /* ---- UART ---- */
 
@@ -38,33 +35,13 @@ void colibri_runner_write(const char *bytes, uint32_t count)
     }
 }
 
-/* ---- time and stack ---- */
+/* ---- time ---- */
 
 uint64_t colibri_runner_clock(void)
 {
     uint64_t ticks, hertz;
     __asm__ volatile("isb\n mrs %0, cntvct_el0\n mrs %1, cntfrq_el0" : "=&r"(ticks), "=&r"(hertz));
     return ticks / hertz * 1000000u + ticks % hertz * 1000000u / hertz;
-}
-
-uint64_t colibri_runner_stack(void)
-{
-    const uint64_t *at = colibri_board_stack;
-    while (at < colibri_board_stack_top && *at == PAINT) {
-        at++;
-    }
-    return (uint64_t)((uintptr_t)colibri_board_stack_top - (uintptr_t)at);
-}
-
-uint32_t colibri_runner_threads(uint32_t workers)
-{
-    (void)workers;
-    return 1u;
-}
-
-void colibri_runner_parallel(colibri_session *session, uint32_t count)
-{
-    colibri_work(session, 0, 0, count);
 }
 
 /* ---- page tables: 39-bit addresses, one level-1 table, a level-2 table of 2 MiB blocks per GiB ---- */

@@ -5,7 +5,7 @@
  *   RAM + 2 MiB   code, read-only        BOARD_JOB    the job (runner.h), placed by the loader device
  *       + 4 MiB   data                   BOARD_BLOB   the model file, likewise, read-only
  *       + 6 MiB   unmapped guard         behind it    the job's region, from the next BOARD_REGION_ALIGN on
- *       + 8 MiB   stack
+ *       + 8 MiB   core 0's stack, then for each further core an unmapped guard and its stack
  *
  * RAM must reach to the region's end, and no further than BOARD_GIB_MAX GiB from address 0.
  */
@@ -13,9 +13,13 @@
 #define COLIBRI_BOARD_LAYOUT_H
 
 #define BOARD_RAM 0x40000000u
-#define BOARD_JOB 0x41000000u
+#define BOARD_STACK 0x40800000         /* link.ld has it too; start.S reads these */
+#define BOARD_STACK_BYTES 0x200000
+#define BOARD_STACK_STRIDE 0x400000    /* from one core's stack to the next one's */
+#define BOARD_CORES 8                  /* most that run units */
+#define BOARD_JOB 0x43000000u
 #define BOARD_JOB_BYTES 0x1000000u
-#define BOARD_BLOB 0x42000000u
+#define BOARD_BLOB 0x44000000u
 #define BOARD_REGION_ALIGN 0x200000u
 #define BOARD_GIB_MAX 16u
 #define BOARD_UART 0x09000000u          /* PL011 */

@@ -7,7 +7,6 @@
 
 /* link.ld */
 extern const char _start[], colibri_board_text_end[], colibri_board_data[], colibri_board_bss_end[];
-extern const char colibri_board_stack[], colibri_board_stack_top[];
 uint32_t colibri_board_main(uint64_t level);
 
 static void map_memory(const runner_job *job, uint64_t region)
@@ -15,7 +14,10 @@ static void map_memory(const runner_job *job, uint64_t region)
     colibri_board_map(BOARD_UART, BOARD_UART + 1u, BOARD_DEVICE);
     colibri_board_map((uintptr_t)_start, (uintptr_t)colibri_board_text_end, BOARD_CODE);
     colibri_board_map((uintptr_t)colibri_board_data, (uintptr_t)colibri_board_bss_end, BOARD_DATA);
-    colibri_board_map((uintptr_t)colibri_board_stack, (uintptr_t)colibri_board_stack_top, BOARD_DATA);
+    for (uint32_t core = 0; core < BOARD_CORES; core++) {
+        uint64_t stack = BOARD_STACK + core * (uint64_t)BOARD_STACK_STRIDE;
+        colibri_board_map(stack, stack + BOARD_STACK_BYTES, BOARD_DATA);
+    }
     colibri_board_map(BOARD_JOB, BOARD_JOB + BOARD_JOB_BYTES, BOARD_CONSTANT);
     colibri_board_map(BOARD_BLOB, BOARD_BLOB + job->blob_bytes, BOARD_CONSTANT);
     colibri_board_map(region, region + job->region_bytes, BOARD_DATA);
@@ -46,6 +48,7 @@ uint32_t colibri_board_main(uint64_t level)
     if ((job->flags & RUNNER_BOARD_MMU_OFF) == 0u) {
         map_memory(job, region);
         colibri_board_mmu_start();
+        colibri_board_smp(level);               /* without caches no core can share words with another */
     }
     uint32_t refused = colibri_runner_begin(r, job, job->job_bytes, (const void *)(uintptr_t)BOARD_BLOB,
                                             (void *)(uintptr_t)region);

@@ -1,10 +1,19 @@
 /*
  * start.S: from reset to C. Drops from EL3 or EL2 to EL1, enables floating point, clears .bss, paints the
  * stack, and runs C on SP_EL0, so that an exception (a stack overflow too) finds its own stack in SP_EL1.
+ * Further cores come the same way, with the MMU on before they touch memory that core 0 has written.
  */
+#include "layout.h"
+
     .section .text.start, "ax"
     .globl _start
 _start:
+    mov     x20, #0                             /* this is core 0, */
+    b       enter
+    .globl colibri_board_core_start
+colibri_board_core_start:
+    mov     x20, x0                             /* or the core that PSCI's context says */
+enter:
     mrs     x19, CurrentEL
     lsr     x19, x19, #2
     cmp     x19, #2
@@ -52,15 +61,18 @@ at_el1:
     add     x0, x0, :lo12:vectors
     msr     vbar_el1, x0
     isb
-    mrs     x0, mpidr_el1
-    and     x0, x0, #0xFFFFFF
-    cbnz    x0, park                            /* one core runs, the others sleep */
-
-    adrp    x0, fault_stack_top
-    add     x0, x0, :lo12:fault_stack_top
+    adrp    x0, fault_stack
+    add     x0, x0, :lo12:fault_stack
+    add     x1, x20, #1
+    add     x0, x0, x1, lsl #12
     msr     spsel, #1
     mov     sp, x0
     msr     spsel, #0
+    cbnz    x20, further
+    mrs     x0, mpidr_el1
+    and     x0, x0, #0xFFFFFF
+    cbnz    x0, park                            /* without PSCI all cores begin here: one runs, the others sleep */
+
     ldr     x1, =colibri_board_stack_top
     mov     sp, x1
 
@@ -73,7 +85,7 @@ at_el1:
 
 2:  ldr     x0, =colibri_board_stack
     ldr     x1, =colibri_board_stack_top
-    ldr     x2, =0xC5C5C5C5C5C5C5C5             /* the same in board.c */
+    ldr     x2, =0xC5C5C5C5C5C5C5C5             /* the same in smp.c */
 3:  stp     x2, x2, [x0], #16
     cmp     x0, x1
     b.lo    3b
@@ -81,6 +93,23 @@ at_el1:
     mov     x0, x19
     bl      colibri_board_main
     bl      colibri_board_exit
+
+    /* nothing is read from memory before the caches are on: core 0's writes may still lie in its own */
+further:
+    ldr     x21, =BOARD_STACK
+    ldr     x1, =BOARD_STACK_STRIDE
+    madd    x21, x20, x1, x21
+    ldr     x1, =BOARD_STACK_BYTES
+    add     x1, x21, x1
+    mov     sp, x1
+    bl      colibri_board_mmu_start
+    mov     x1, sp
+    ldr     x2, =0xC5C5C5C5C5C5C5C5             /* the same in smp.c */
+4:  stp     x2, x2, [x21], #16
+    cmp     x21, x1
+    b.lo    4b
+    mov     x0, x20
+    bl      colibri_board_core_main
 park:
     wfe
     b       park
@@ -90,6 +119,17 @@ park:
     .globl colibri_board_semihosting
 colibri_board_semihosting:
     hlt     #0xF000
+    ret
+
+/* int64_t colibri_board_psci(uint64_t function, uint64_t core, uint64_t entry, uint64_t context, uint64_t level) */
+    .section .text.colibri_board_psci, "ax"
+    .globl colibri_board_psci
+colibri_board_psci:
+    cmp     x4, #1
+    b.ne    1f
+    hvc     #0
+    ret
+1:  .inst   0xD4000003                          /* smc #0, for assemblers that do not expect an EL3 */
     ret
 
 /* void colibri_board_translate(const void *tables, uint64_t mair, uint64_t tcr, uint64_t sctlr) */
@@ -126,10 +166,10 @@ fault:
     mrs     x3, far_el1
     mrs     x4, spsr_el1
     bl      colibri_board_fault
-4:  wfe
-    b       4b
+1:  wfe
+    b       1b
 
     .section .bss.fault_stack, "aw", %nobits
     .balign 16
-    .skip   4096
-fault_stack_top:
+fault_stack:                                    /* one for each core */
+    .skip   4096 * BOARD_CORES

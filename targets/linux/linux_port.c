@@ -92,6 +92,11 @@ uint32_t colibri_runner_threads(uint32_t workers)
     return threads;
 }
 
+uint64_t colibri_runner_helped(void)
+{
+    return the_crew.units - the_crew.driver_units;
+}
+
 void colibri_runner_parallel(colibri_session *session, uint32_t count)
 {
     colibri_crew_parallel(&the_crew, session, count);

@@ -12,7 +12,8 @@
  *   route LANE POSITION LAYER EXPERT:BITS ...   with RUNNER_ROUTING; BITS: the weight's float32 pattern
  *   check NAME ok | check NAME bad EXPECTED FOUND
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
- *   threads N                            how many ran units at once; with one, several workers are played in turn
+ *   threads N HELPED                     how many run units at once (with one, several workers are played in turn),
+ *                                        and the units that others than the first have run
  *   used BYTES                           the session's high-water mark
  *   stats ROWS UNITS MACS HITS MISSES FETCHED
  *   time PREFILL_US DECODE_US LONGEST_US  0 0 0 where the target has no clock; LONGEST: one colibri_advance

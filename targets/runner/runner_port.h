@@ -19,6 +19,8 @@ uint64_t colibri_runner_clock(void);
 uint64_t colibri_runner_stack(void);
 /* Threads that run units, up to `workers`, this one included. Returns how many there will be: 1 where none can be. */
 uint32_t colibri_runner_threads(uint32_t workers);
+/* How many units the others of them have run. */
+uint64_t colibri_runner_helped(void);
 /* Share units among them: colibri.h's parallel hook. Called only where there are two or more. */
 void colibri_runner_parallel(colibri_session *session, uint32_t count);
 

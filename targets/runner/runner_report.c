@@ -174,6 +174,7 @@ void colibri_runner_summary(runner *r)
     }
     colibri_runner_text("threads");
     colibri_runner_number(r->threads);
+    colibri_runner_number(colibri_runner_helped());
     colibri_runner_end();
     colibri_runner_text("used");
     colibri_runner_number(stats.pool_used);

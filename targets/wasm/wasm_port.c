@@ -38,6 +38,11 @@ uint32_t colibri_runner_threads(uint32_t workers)
     return 1u;
 }
 
+uint64_t colibri_runner_helped(void)
+{
+    return 0u;
+}
+
 void colibri_runner_parallel(colibri_session *session, uint32_t count)
 {
     colibri_work(session, 0, 0, count);

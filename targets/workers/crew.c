@@ -52,17 +52,19 @@ static uint32_t crew_take(colibri_crew *crew, uint32_t *first)
     return 0u;
 }
 
-/* Run what can be taken. */
-static void crew_run(colibri_crew *crew, uint32_t worker)
+/* Run what can be taken; how many units that was. */
+static uint32_t crew_run(colibri_crew *crew, uint32_t worker)
 {
-    uint32_t first = 0;
+    uint32_t first = 0, units = 0;
     for (uint32_t part = crew_take(crew, &first); part != 0u; part = crew_take(crew, &first)) {
         colibri_work(crew->session, worker, first, part);
+        units += part;
         if (__atomic_fetch_sub(&crew->pending, part, __ATOMIC_SEQ_CST) == part
             && __atomic_load_n(&crew->driver_asleep, __ATOMIC_SEQ_CST) != 0u) {
             colibri_crew_wake(&crew->pending, 1u);
         }
     }
+    return units;
 }
 
 /* Wait while *word is zero, or while it is not; returns the value that ended the waiting. */
@@ -92,7 +94,7 @@ static uint32_t crew_wait(colibri_crew *crew, const uint32_t *word, int while_ze
 void colibri_crew_work(colibri_crew *crew, uint32_t worker)
 {
     while ((crew_wait(crew, &crew->rest, 1, &crew->sleepers) & CREW_ENDS) == 0u) {
-        crew_run(crew, worker);
+        (void)crew_run(crew, worker);
     }
 }
 
@@ -114,7 +116,8 @@ void colibri_crew_parallel(void *user, colibri_session *session, uint32_t count)
         crew->end = first + part;
         __atomic_store_n(&crew->pending, part, __ATOMIC_RELAXED);
         crew_open(crew, part, part - 1u);
-        crew_run(crew, 0u);
+        crew->driver_units += crew_run(crew, 0u);
+        crew->units += part;
         (void)crew_wait(crew, &crew->pending, 0, &crew->driver_asleep);
         first += part;
     }

@@ -38,7 +38,9 @@ typedef struct colibri_crew {
     uint32_t line_2[14];
     uint64_t yields;                    /* how often a thread gave its processor away */
     uint64_t sleeps;                    /* how often one went to sleep */
-    uint64_t line_3[6];
+    uint64_t units;                     /* all that were shared */
+    uint64_t driver_units;              /* and the driver's part of them */
+    uint64_t line_3[4];
 } colibri_crew;
 
 /* Everything to zero, for `workers` threads, the driver among them; 0 counts as 1. */
