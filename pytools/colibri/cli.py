@@ -30,6 +30,7 @@ COMMANDS = {
     "chat": ("chat", "talk with a model"),
     "verify": ("verify", "run one job on all targets and compare the bits"),
     "synth": ("synth", "make a small random model"),
+    "bench": ("bench", "how fast a model runs here, beside what the memory can deliver"),
     "audit": ("audit", "what the core's archives need, define and weigh"),
     "luts": ("luts", "the generated C tables of the core"),
     "doctor": ("doctor", "which targets can run here, and how to get the others"),

@@ -47,6 +47,11 @@ class Output:
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
 
+    def line(self, values: dict[str, Any]) -> None:
+        """The JSON document of --json on one line, for programs that read the last one."""
+        if self.as_json:
+            print(json.dumps({"schema": SCHEMA, **values}, ensure_ascii=False), flush=True)
+
     def note(self, text: str) -> None:
         """A remark to the side, silenced by -q."""
         if self.verbosity >= 0:

@@ -248,8 +248,10 @@ def how_board() -> str:
     return built(artefact("baremetal_arm64", "firmware.elf"))
 
 
-def run_board(target: Target, job: Job, model: Model, limit: float) -> JobResult:
-    """The firmware on QEMU's virt board: job and blob are placed in RAM by loader devices."""
+def run_board(
+    target: Target, job: Job, model: Model, limit: float, options: tuple[str, ...] = ()
+) -> JobResult:
+    """The firmware on QEMU's virt board: job and blob are placed in RAM by loader devices. options: more of QEMU's."""
     place = board()
     step = place["REGION_ALIGN"]
     region = place["BLOB"] + -(-model.bytes // step) * step
@@ -272,6 +274,7 @@ def run_board(target: Target, job: Job, model: Model, limit: float) -> JobResult
             f"{mebibytes}M",
             "-smp",
             str(min(job.limits.workers, place["CORES"])),
+            *options,
             "-nodefaults",
             "-display",
             "none",
