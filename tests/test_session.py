@@ -379,9 +379,27 @@ def test_a_limit_out_of_range_is_named(model: Opened, name: str) -> None:
         assert raw.c == ffi().NULL and np.all(raw.room == POISON)
 
 
+def test_a_kernel_level_that_is_not_compiled_in_is_refused_before_anything_is_written(model: Opened) -> None:
+    """The plan asks no more than that it is a level; every level of this build that runs here gives the same bits."""
+    c, lib = constants(), load()
+    right = fresh(model, [1, 2, 3])
+    for level in range(12):
+        raw, plan, detail = Raw(model, LIMITS), new("colibri_plan_result"), ffi().new("colibri_detail *")
+        raw.limits.kernel = level
+        known = level <= c.KERNEL_RELAXED
+        assert lib.colibri_plan(model.model, raw.limits, plan, detail) == (c.OK if known else c.ERROR_ARGUMENT)
+        assert not known or plan.pool_bytes == raw.plan.pool_bytes
+        if level and not lib.colibri_kernels() >> level & 1:
+            assert raw.start() in (c.ERROR_UNSUPPORTED, c.ERROR_ARGUMENT)
+            assert raw.detail.field == c.FIELD_KERNEL and raw.detail.found == level
+            assert raw.c == ffi().NULL and np.all(raw.room == POISON)
+        elif level == 0 or lib.colibri_host_kernels() >> level & 1:
+            assert np.array_equal(raw.started().run([1, 2, 3], 3), right)
+
+
 def test_structures_of_another_size_or_with_reserved_bits_are_refused(model: Opened) -> None:
     c, lib, detail = constants(), load(), ffi().new("colibri_detail *")
-    for i in range(4):
+    for i in range(3):
         limits = LIMITS.c()
         limits.reserved[i] = 1
         assert lib.colibri_plan(model.model, limits, new("colibri_plan_result"), detail) == c.ERROR_ARGUMENT

@@ -1,4 +1,5 @@
-"""Workers: units shared by threads, each exactly once; the same bits for any number of them on every target.
+"""Workers: units shared by threads, each exactly once; the same bits for any number of them on every target. And the
+choice of the kernel level: what the processor has is found, forced off by older processors under QEMU, never a bit.
 
 What is asserted are counts and bits, never the clock: this machine may have one core free or none.
 """
@@ -16,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from colibri import library, targets
+from colibri import cli, kernels, library, targets
 from colibri.engine import Limits, Model, Session
+from colibri.errors import MissingTool, UsageError
 from colibri.jobs import Job, JobResult
 from colibri.synth import write_random_blob
 
@@ -179,19 +181,20 @@ def test_a_process_that_ends_with_sleeping_workers_ends(model: Model) -> None:
 NAMES = [name for name in targets.names() if name.startswith("linux")]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def gcc_build() -> None:
-    """The second compiler's build, where that compiler is."""
-    if "linux-gcc" in NAMES and shutil.which("gcc"):
+def target_of(name: str) -> targets.Target:
+    """A target that can run here; the second compiler's build is brought up to date."""
+    if name == "linux-gcc" and shutil.which("gcc"):
         subprocess.run([sys.executable, "-m", "SCons", "-s", "toolchain=gcc", "linux"], cwd=ROOT, check=True)
+    target = targets.pick([name])[0]
+    if how := target.missing():
+        pytest.skip(f"target {name}: {how}")
+    return target
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_any_number_of_workers_gives_the_same_digest(name: str, workers: int, model: Model, job: Job) -> None:
-    target = targets.pick([name])[0]
-    if how := target.missing():
-        pytest.skip(f"target {name}: {how}")
+    target = target_of(name)
     expected = good(targets.pick(["linux"])[0].run(job, model))
     found = good(target.run(replace(job, limits=replace(job.limits, workers=workers)), model))
     assert (found.digest, found.tokens) == (expected.digest, expected.tokens)
@@ -201,9 +204,7 @@ def test_any_number_of_workers_gives_the_same_digest(name: str, workers: int, mo
 @pytest.mark.parametrize("name", ["linux-x86_64", "wasm"])
 def test_workers_without_threads_give_it_too(name: str, model: Model, job: Job) -> None:
     """Where there are no threads, and where they are not wanted, several workers are played in turn."""
-    target = targets.pick([name])[0]
-    if how := target.missing():
-        pytest.skip(f"target {name}: {how}")
+    target = target_of(name)
     several = replace(job, limits=replace(job.limits, workers=5), odd_ranges=name != "wasm")
     found = good(target.run(several, model))
     assert found.digest == good(targets.pick(["linux"])[0].run(job, model)).digest and found.threads == 1
@@ -236,12 +237,138 @@ def test_crew_names_are_the_headers() -> None:
 
 def test_cores_of_the_board_are_workers(model: Model, job: Job) -> None:
     """Each core that is there joins and runs units; the answer is the same."""
-    target = targets.pick(["baremetal"])[0]
-    if how := target.missing():
-        pytest.skip(f"target baremetal: {how}")
+    target = target_of("baremetal")
     expected = good(targets.pick(["linux"])[0].run(job, model)).digest
     for workers in (1, 2, 4):
         several = replace(job, limits=replace(job.limits, workers=workers))
         found = good(target.run(several, model, TIME_LIMIT))
         assert (found.digest, found.threads) == (expected, workers)
         assert 256 < found.stack_bytes < 65536
+
+
+# ---- the kernel level ----
+
+
+def test_names_and_masks() -> None:
+    assert list(kernels.numbers()) == ["auto", "portable", "avx2", "avx-vnni", "avx512", "neon", "dotprod", "simd128",
+                                       "relaxed"]
+    assert kernels.name_of(3) == "avx-vnni" and kernels.number_of("relaxed") == 8
+    assert kernels.in_mask(0b110110) == ["portable", "avx2", "avx512", "neon"]
+    for name, arch in (("avx-vnni", "x86_64"), ("dotprod", "aarch64"), ("simd128", "wasm32"), ("portable", "")):
+        assert kernels.architecture(name) == arch
+    assert kernels.for_architecture("avx2", "aarch64") == "auto"
+    assert kernels.for_architecture("avx2", "x86_64") == "avx2"
+    assert kernels.for_architecture("portable", "wasm32") == "portable"
+
+
+def test_what_is_found_is_what_the_kernel_says_the_processor_has() -> None:
+    """Our CPUID and XGETBV against the flags of /proc/cpuinfo."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("cpu: not x86-64")
+    line = next(line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+                if line.startswith("flags"))
+    flags = set(line.split(":")[1].split())
+    needs = {"portable": set(), "avx2": {"avx2", "f16c"}, "avx-vnni": {"avx2", "f16c", "avx_vnni"},
+             "avx512": {"avx2", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"}}
+    assert kernels.in_mask(library.load().colibri_host_kernels()) == [
+        name for name, needed in needs.items() if needed <= flags]
+
+
+def test_the_best_of_what_is_offered_is_taken() -> None:
+    lib = library.load()
+    has = lib.colibri_host_kernels()
+    for offered in range(0, 512, 2):
+        both = has & offered
+        assert lib.colibri_host_kernel(offered) == (both.bit_length() - 1 if both else 1)
+
+
+def test_a_session_names_its_level_and_every_level_gives_the_same_bits(model: Model, job: Job) -> None:
+    target = targets.pick(["linux"])[0]
+    best = good(target.run(job, model))
+    assert best.kernel == kernels.here()[-1] and best.variant == f"{target.arch}/{best.kernel}"
+    for name in kernels.here():
+        for workers in (1, 3):
+            limits = replace(job.limits, kernel=name, workers=workers)
+            found = good(target.run(replace(job, limits=limits), model))
+            assert (found.digest, found.kernel, found.threads) == (best.digest, name, workers)
+
+
+def test_a_level_that_is_not_here_is_one_sentence(model: Model, job: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match="kernel 'avx1024': expected one of auto, portable, avx2"):
+        Session(model, Limits(kernel="avx1024"))
+    absent = next(name for name in kernels.numbers() if name not in ("auto", *kernels.here()))
+    with pytest.raises(MissingTool, match=f"kernel {absent}: this .* does not have it; here .* portable"):
+        Session(model, Limits(kernel=absent))
+    for name in ("linux-x86_64", "wasm"):
+        target = targets.pick([name])[0]
+        if not target.missing():
+            foreign = replace(job, limits=replace(job.limits, kernel="dotprod"))
+            error = target.run(foreign, model).error
+            assert error and error.exit_code == 4
+            assert f"target {name}: kernel dotprod cannot run there; it offers portable" in str(error)
+    assert cli.main(["run", str(model.path), "--tokens", str(model.path), "--kernel", "avx1024"]) != 0
+    tokens = model.path.with_suffix(".json")
+    tokens.write_text("[1, 2, 3]", encoding="utf-8")
+    assert cli.main(["run", str(model.path), "--tokens", str(tokens), "--kernel", "avx1024"]) == 2
+    assert cli.main(["run", str(model.path), "--tokens", str(tokens), "--kernel", absent]) == 4
+    capsys.readouterr()
+
+
+def emulated(name: str, machine: str, cpu: str, job: Job, model: Model, folder: Path) -> JobResult:
+    """The static runner on another processor of QEMU's."""
+    emulator = targets.program(f"qemu-{machine}")
+    if emulator is None:
+        pytest.skip(f"qemu-{machine} is not installed")
+    runner = targets.runner_path(f"linux_{machine}")
+    command = [emulator, "-cpu", cpu, str(runner), str(targets.write_job(str(folder), job, model)), str(model.path)]
+    return targets.run_program(name, command, TIME_LIMIT)
+
+
+@pytest.mark.parametrize(("cpu", "level"), [
+    ("Nehalem", "portable"), ("IvyBridge", "portable"), ("Haswell", "avx2"), ("Haswell,-f16c", "portable"),
+    ("Haswell,-avx2", "portable"), ("Haswell,-xsave", "portable"), ("Skylake-Server", "avx2"),
+])
+def test_older_x86_processors_pick_what_they_have(cpu: str, level: str, model: Model, job: Job,
+                                                  tmp_path: Path) -> None:
+    """No AVX2, no F16C, no saved registers; AVX-512 that the emulator masks out."""
+    expected = good(targets.pick(["linux"])[0].run(job, model))
+    found = good(emulated("x86", "x86_64", cpu, job, model, tmp_path))
+    assert (found.kernel, found.digest) == (level, expected.digest)
+    refused = replace(job, limits=replace(job.limits, kernel="avx512"))
+    assert "kernel avx512 cannot run there" in str(emulated("x86", "x86_64", cpu, refused, model, tmp_path).error)
+
+
+@pytest.mark.parametrize(("cpu", "level"), [
+    ("cortex-a53", "neon"), ("cortex-a72", "neon"), ("cortex-a76", "dotprod"), ("max", "dotprod"),
+])
+def test_arm_processors_pick_what_they_have(cpu: str, level: str, model: Model, job: Job, tmp_path: Path,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a Linux program by the auxiliary vector; on the board by an ID register; the row says which it was."""
+    expected = good(targets.pick(["linux"])[0].run(job, model)).digest
+    found = good(emulated("arm", "aarch64", cpu, job, model, tmp_path))
+    assert (found.kernel, found.digest) == (level, expected)
+    if level == "neon":
+        refused = replace(job, limits=replace(job.limits, kernel="dotprod"))
+        assert "it offers portable, neon" in str(emulated("arm", "aarch64", cpu, refused, model, tmp_path).error)
+    target = targets.pick(["linux-aarch64"])[0]
+    monkeypatch.setenv("QEMU_CPU", cpu)
+    assert good(target.run(job, model)).row()["variant"] == f"aarch64/{level}"
+
+
+def test_commands_take_a_level_and_workers(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    assert cli.main(["verify", str(model.path), "--target", "linux,wasm", "--kernel", kernels.here()[-1],
+                     "--workers", "2", "--json", "-q"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["variant"] for row in rows][0] == f"{os.uname().machine}/{kernels.here()[-1]}"
+    assert [row["threads"] for row in rows] == [2, 1]
+    tokens = model.path.with_suffix(".json")
+    tokens.write_text("[1, 2, 3]", encoding="utf-8")
+    assert cli.main(["run", str(model.path), "--tokens", str(tokens), "-n", "2", "--kernel", "portable",
+                     "--workers", "3", "--json", "-q"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["kernel"], document["threads"]) == ("portable", 3)
+    assert cli.main(["plan", str(model.path), "--workers", "3", "--kernel", "avx2", "--json", "-q"]) == 0
+    limits = json.loads(capsys.readouterr().out)["limits"]
+    assert (limits["workers"], limits["kernel"]) == (3, 2)

@@ -49,7 +49,7 @@ def examine() -> dict[str, Any]:
         rows.append(
             {
                 "target": target.name,
-                "variant": target.variant,
+                "variant": target.arch,
                 "runner": target.runner,
                 "ready": not how,
                 "how": how,

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from . import library
+from . import kernels, library
 from .errors import ColibriError, Detail, DoesNotFit, InputError, InternalError, UsageError, detail_sentence
 from .limits import KV_KINDS, UNLIMITED, Info, Limits, Plan, Region, Sampling, Stats, new
 
@@ -189,7 +189,10 @@ class Session:
         """colibri_start until it is ready."""
         ffi, c = library.ffi(), library.constants()
         out, detail = ffi.new("colibri_session **"), ffi.new("colibri_detail *")
-        limits, hooks = self.limits.c(), self._hooks()
+        limits = self.limits.c()
+        limits.kernel = kernels.chosen(self.limits.kernel)
+        self.kernel = kernels.name_of(limits.kernel)
+        hooks = self._hooks()
         while True:
             status = self._run(
                 self._lib.colibri_start, self.model.c, limits, hooks, self._view, len(self._view), out, detail

@@ -14,7 +14,7 @@ from typing import Any
 
 import cffi
 
-from . import library
+from . import kernels, library
 from .engine import UNLIMITED, CoreError, Limits, Plan, Sampling, exit_code_of
 from .errors import ColibriError, Detail, InternalError, MissingTool, detail_sentence
 
@@ -159,7 +159,8 @@ class JobResult:
     """A target's report. Lane 0 is the run asked for, lane 1 its companion."""
 
     target: str = ""
-    variant: str = ""
+    variant: str = ""  # architecture/kernel
+    kernel: str = ""  # the level that ran
     runner: str = ""
     prompt: list[int] = field(default_factory=list)
     tokens: dict[int, list[int]] = field(default_factory=dict)
@@ -211,9 +212,14 @@ class JobRefused(ColibriError):
 
     def __init__(self, target: str, call: str, status: int, detail: Detail) -> None:
         name = library.status_name(status).removeprefix("ERROR_")
-        super().__init__(detail_sentence(f"target {target}: {call} answered {name}", detail))
         self.call, self.status, self.detail = call, name, detail
-        self.exit_code = exit_code_of(name)
+        if call == "kernel":
+            asked, offered = kernels.name_of(detail.found), ", ".join(kernels.in_mask(detail.expected))
+            super().__init__(f"target {target}: kernel {asked} cannot run there; it offers {offered}")
+            self.exit_code = MissingTool.exit_code
+        else:
+            super().__init__(detail_sentence(f"target {target}: {call} answered {name}", detail))
+            self.exit_code = exit_code_of(name)
 
 
 STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched")
@@ -244,6 +250,8 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
     """One line of a report (listed in runner.h); returns bytes of text it carries."""
     kind, rest = words[0], words[1:]
     match kind:
+        case "kernel":
+            result.kernel = kernels.name_of(int(rest[0]))
         case "pool":
             result.planned_bytes = int(rest[0])
         case "prompt":

@@ -1,7 +1,7 @@
 """The C core as Python sees it: its headers read by cffi, and the shared library.
 
 No layout, enum value or version is typed a second time in Python: everything is taken from core/colibri.h,
-core/blob/colibri_format.h and targets/workers/crew.h (shipped inside the package as _data/include).
+core/blob/colibri_format.h, targets/workers/crew.h and targets/host/host.h (shipped as _data/include).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import cffi
 
 from .errors import BlobError, Detail, MissingTool
 
-HEADERS = ("colibri.h", "colibri_format.h", "crew.h")
+HEADERS = ("colibri.h", "colibri_format.h", "crew.h", "host.h")
 _PACKAGE = Path(__file__).resolve().parent
 
 

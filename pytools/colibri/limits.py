@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from . import library
+from . import kernels, library
 from .errors import UsageError
 
 UNLIMITED = 0xFFFFFFFF
@@ -60,6 +60,7 @@ class Limits:
     text_bytes: int = 0
     rewind: int = 0
     kv: str = "f16"
+    kernel: str = kernels.AUTO  # enters neither the plan nor an answer
     resident_copy: bool = False
     stream_experts: bool = False
 
@@ -70,10 +71,11 @@ class Limits:
         return new("colibri_limits", **self.numbers())
 
     def numbers(self) -> dict[str, int]:
-        """The structure's fields by name, as numbers."""
+        """The structure's fields by name, as numbers; what is chosen where it runs is 0: the kernel by default."""
         names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind")
         values = {name: getattr(self, name) for name in names}
         constants = library.constants()
+        values["kernel"] = kernels.number_of(self.kernel)
         values["kv_kind"] = getattr(constants, "KV_" + self.kv.upper())
         values["flags"] = (
             constants.LIMIT_RESIDENT_COPY * self.resident_copy

@@ -14,11 +14,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from . import library
+from . import kernels, library
 from .engine import Model
 from .errors import DoesNotFit, InternalError, MissingTool, UsageError
 from .jobs import Job, JobResult, parse_report
@@ -32,7 +32,7 @@ class Target:
     """A place where jobs run. `how` says what is missing and how to get it, or is empty."""
 
     name: str
-    variant: str
+    arch: str
     runner: str
     folder: str  # below _data
     start: Runner
@@ -50,7 +50,8 @@ class Target:
         begun = time.perf_counter()
         result = self.start(self, job, model, limit)
         result.seconds = time.perf_counter() - begun
-        result.target, result.variant, result.runner = self.name, self.variant, self.runner
+        result.target, result.runner = self.name, self.runner
+        result.variant = f"{self.arch}/{result.kernel}" if result.kernel else self.arch
         return result
 
 
@@ -165,7 +166,7 @@ def runner_path(folder: str) -> Path:
 
 def run_static(target: Target, job: Job, model: Model, limit: float) -> JobResult:
     """The static Linux program, with qemu-user where needed."""
-    emulator = interpreter(target.variant.split("/")[0])
+    emulator = interpreter(target.arch)
     with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
         path = write_job(folder, job, model)
         command = [
@@ -307,7 +308,7 @@ def all_targets() -> tuple[Target, ...]:
     source
     tree: an installed package cannot have it."""
     machine = platform.machine()
-    found = [Target("linux", f"{machine}/portable", "cffi", f"linux_{machine}", run_local, how_local)]
+    found = [Target("linux", machine, "cffi", f"linux_{machine}", run_local, how_local)]
     for arch in ("x86_64", "aarch64", "riscv64"):
         folder = f"linux_{arch}"
         runner = "native" if arch == machine else "qemu-user"
@@ -315,7 +316,7 @@ def all_targets() -> tuple[Target, ...]:
             found.append(
                 Target(
                     f"linux-{arch}",
-                    f"{arch}/portable",
+                    arch,
                     runner,
                     folder,
                     run_static,
@@ -325,14 +326,20 @@ def all_targets() -> tuple[Target, ...]:
     if library.repository():
         folder = f"build/gcc/linux_{machine}"
         found.append(
-            Target("linux-gcc", f"{machine}/portable", "native", folder, run_static, partial(how_gcc, folder))
+            Target("linux-gcc", machine, "native", folder, run_static, partial(how_gcc, folder))
         )
-    found.append(Target("wasm", "wasm32/portable", "wasmtime", "wasm", run_wasm, how_wasm))
-    found.append(Target("node", "wasm32/portable", "node", "wasm", run_node, how_node))
+    found.append(Target("wasm", "wasm32", "wasmtime", "wasm", run_wasm, how_wasm))
+    found.append(Target("node", "wasm32", "node", "wasm", run_node, how_node))
     found.append(
-        Target("baremetal", "aarch64/portable", "qemu-system", "baremetal_arm64", run_board, how_board)
+        Target("baremetal", "aarch64", "qemu-system", "baremetal_arm64", run_board, how_board)
     )
     return tuple(found)
+
+
+def suited(target: Target, job: Job) -> Job:
+    """The job for one target of several: a kernel level of another architecture is left to the target's choice."""
+    kernel = kernels.for_architecture(job.limits.kernel, target.arch)
+    return replace(job, limits=replace(job.limits, kernel=kernel))
 
 
 def names() -> list[str]:

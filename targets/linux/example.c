@@ -1,7 +1,8 @@
 /*
  * example.c: all it takes to use the library on a system with a libc: map a model, plan, give memory, feed a
- * prompt, sample; with more than one worker, threads that share the work. Build:
- *   cc -pthread -Icore -Itargets/workers example.c crew.c crew_linux.c libcolibri.a -o example
+ * prompt, sample; with the best kernels of this processor and, if wanted, several workers. Build:
+ *   cc -pthread -Icore -Itargets/workers -Itargets/host example.c crew.c crew_linux.c host.c host_linux.c \
+ *      libcolibri.a -o example
  * Run:
  *   ./example model.colibri "Once upon a time" [WORKERS]
  */
@@ -14,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "crew.h"
+#include "host.h"
 
 enum { MOST_WORKERS = 64 };
 
@@ -102,7 +104,8 @@ int main(int count, char **argument)
     colibri_model model;
     check("open", blob == MAP_FAILED ? COLIBRI_ERROR_ADDRESS : colibri_open(&model, blob, bytes, bytes, NULL));
     colibri_limits limits = {.struct_bytes = sizeof limits, .context = 256, .batch = 16, .sequences = 1,
-                             .workers = (uint32_t)workers, .logit_rows = 1, .text_bytes = 1024};
+                             .workers = (uint32_t)workers, .logit_rows = 1, .text_bytes = 1024,
+                             .kernel = colibri_host_kernel(colibri_kernels())};
     colibri_plan_result plan = {.struct_bytes = sizeof plan};
     check("plan", colibri_plan(&model, &limits, &plan, NULL));
 

@@ -2,6 +2,7 @@
  * runner.c: the life of a job, phase after phase, one bounded piece of work per step, so that a browser's
  * event loop and a firmware's main loop can drive it alike. It knows the public header and nothing below it.
  */
+#include "host.h"
 #include "runner_float.h"
 #include "runner_state.h"
 
@@ -109,16 +110,37 @@ static void open_model(runner *r)
     r->phase = PHASE_PLAN;
 }
 
+/* The level asked for, or the best there is; 0 after a refusal. */
+static uint32_t choose_kernel(runner *r)
+{
+    uint32_t asked = r->job->kernel, here = colibri_kernels() & colibri_host_kernels();
+    uint32_t level = asked == COLIBRI_KERNEL_AUTO ? colibri_host_kernel(here) : asked;
+    if (level > COLIBRI_KERNEL_RELAXED || (here >> level & 1u) == 0u) {
+        r->detail = (colibri_detail){.status = COLIBRI_ERROR_UNSUPPORTED, .field = COLIBRI_FIELD_KERNEL,
+                                     .expected = here, .found = level};
+        colibri_runner_error(r, "kernel", COLIBRI_ERROR_UNSUPPORTED);
+        return 0u;
+    }
+    colibri_runner_text("kernel");
+    colibri_runner_number(level);
+    colibri_runner_end();
+    return level;
+}
+
 static void plan(runner *r)
 {
     const runner_job *job = r->job;
+    uint32_t kernel = choose_kernel(r);
+    if (kernel == 0u) {
+        return;
+    }
     r->limits = (colibri_limits){.struct_bytes = sizeof r->limits, .flags = job->limit_flags,
                                  .context = job->context, .batch = job->batch,
                                  .sequences = (job->flags & RUNNER_TWO_SEQUENCES) != 0u && job->sequences < 2u
                                                   ? 2u : job->sequences,
                                  .workers = job->workers, .slots = job->slots, .logit_rows = job->logit_rows,
                                  .text_bytes = job->text_bytes, .rewind = job->rewind,
-                                 .kv_kind = job->kv_kind};
+                                 .kv_kind = job->kv_kind, .kernel = kernel};
     r->plan.struct_bytes = sizeof r->plan;
     int32_t status = colibri_plan(&r->model, &r->limits, &r->plan, &r->detail);
     if (status < 0) {

@@ -5,6 +5,7 @@
  * runner executes it against a blob in memory, with a region of memory for sessions, writes lines of text:
  *
  *   begin NAME                           always first
+ *   kernel LEVEL                         colibri_kernel that runs
  *   pool PLANNED                         the plan's bytes, one session
  *   prompt ID ID ...                     the ids fed as prompt (after encoding), lane 0
  *   token LANE ID                        a generated token

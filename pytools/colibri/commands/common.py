@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .. import kernels
 from ..engine import KV_KINDS, Info, Limits, Model, Sampling
 from ..errors import InputError, UsageError
 
@@ -40,6 +41,18 @@ def blob_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("blob", type=Path, metavar="BLOB", help="a .colibri file")
 
 
+def worker_options(parser: argparse.ArgumentParser, other: str = "") -> None:
+    """Options that change the speed and never a bit."""
+    parser.add_argument("--workers", type=positive, default=1, metavar="N", help="threads that run units (default 1)")
+    parser.add_argument(
+        "--kernel",
+        default=kernels.AUTO,
+        metavar="NAME",
+        help="instruction-set level of the kernels: portable, avx2, ... (any other word lists them), "
+        f"or auto, the best the processor has{other}",
+    )
+
+
 def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
     """Options that enter the plan."""
     parser.add_argument(
@@ -56,6 +69,7 @@ def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
         metavar="N",
         help=f"longest text to encode (default {DEFAULT_TEXT_BYTES} if the model has a tokenizer)",
     )
+    worker_options(parser)
     if full:
         parser.add_argument(
             "--logit-rows",
@@ -67,7 +81,6 @@ def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
         parser.add_argument(
             "--sequences", type=positive, default=1, metavar="N", help="sequences in one session"
         )
-        parser.add_argument("--workers", type=positive, default=1, metavar="N", help="threads that run units")
         parser.add_argument(
             "--slots", type=natural, default=0, metavar="N", help="expert slots; 0: experts are used in place"
         )
@@ -96,7 +109,7 @@ def limits_of(options: argparse.Namespace, info: Info, least_text: int = 0, **fi
         "slots": slots,
         "stream_experts": slots > 0,
     }
-    for name in ("logit_rows", "sequences", "workers", "rewind", "resident_copy"):
+    for name in ("logit_rows", "sequences", "workers", "kernel", "rewind", "resident_copy"):
         if hasattr(options, name):
             values[name] = getattr(options, name)
     return Limits(**{**values, **fixed})

@@ -13,6 +13,7 @@ from ..engine import Limits, Model
 from ..errors import MissingTool
 from ..jobs import Job, JobResult
 from ..output import Output, bytes_text, table
+from .common import worker_options
 from .verify import Report
 
 EXAMPLES = ("colibri demo", "colibri demo --target linux,wasm --json")
@@ -32,6 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="another beginning for the tale")
     parser.add_argument("--command", metavar="TEXT", default=COMMAND, help="another command for the home")
+    worker_options(parser, "; targets of another architecture than the level's choose for themselves")
 
 
 def demo_blob() -> Path:
@@ -45,7 +47,14 @@ def demo_blob() -> Path:
 def jobs(model: Model, options: argparse.Namespace) -> tuple[Job, Job]:
     """A tale and a command. The plan is the same for both: context 256."""
     ends = model.end_tokens()
-    limits = Limits(context=CONTEXT, batch=16, logit_rows=16, text_bytes=256)
+    limits = Limits(
+        context=CONTEXT,
+        batch=16,
+        logit_rows=16,
+        text_bytes=256,
+        workers=options.workers,
+        kernel=options.kernel,
+    )
     tale = Job("a tale", limits, text=options.prompt or TALE_PROMPT, generate=CONTEXT, ends=ends, bos=True)
     command = Job("a command", limits, text=command_prompt(options.command), generate=40, ends=ends, bos=True)
     return tale, command
@@ -68,7 +77,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         if not output.as_json and len(report.results) == 1:
             output.result(f"{output.warm(tale.text)}{result.text}\n")
         output.detail(f"{target.name}: {command.name}")
-        intents[target.name] = target.run(command, model)
+        intents[target.name] = target.run(targets.suited(target, command), model)
         if not output.as_json and len(report.results) == 1:
             output.result(f"{output.warm(command.text)}{intents[target.name].text}\n")
     judge(report, intents)
@@ -80,7 +89,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
 
 def collect(report: Report, target: targets.Target, job: Job, model: Model) -> JobResult:
     """One base row."""
-    result = target.run(job, model)
+    result = target.run(targets.suited(target, job), model)
     report.results.append(("base", result))
     report.problems += result.bad_checks()
     if result.error:
@@ -110,11 +119,12 @@ def judge(report: Report, intents: dict[str, JobResult]) -> None:
 
 def show(report: Report, rates: dict[str, float], model: Model, output: Output) -> None:
     """The table for people."""
-    cells = [["target", "runner", "tokens/s", "pool planned", "used", "digest"]]
+    cells = [["target", "variant", "runner", "tokens/s", "pool planned", "used", "digest"]]
     for _, result in report.results:
         cells.append(
             [
                 result.target,
+                result.variant,
                 result.runner,
                 f"{rates[result.target]:.0f}",
                 f"{result.planned_bytes:,}",
@@ -122,7 +132,7 @@ def show(report: Report, rates: dict[str, float], model: Model, output: Output) 
                 result.digest[:16],
             ]
         )
-    output.result(table(cells, right={2, 3, 4}))
+    output.result(table(cells, right={3, 4, 5}))
     info = model.info()
     output.result(
         f"\nmodel {bytes_text(info.file_bytes)}, {info.parameters:,} parameters, {info.active_parameters:,} "

@@ -160,6 +160,8 @@ def run_here(
         "finish": answer.finish,
         "seconds_prefill": answer.seconds_prefill,
         "seconds_decode": answer.seconds_decode,
+        "kernel": session.kernel,
+        "threads": limits.workers,
         "planned_bytes": session.plan.pool_bytes,
         "used_bytes": stats.pool_used,
         "routes": answer.routes,
@@ -219,6 +221,8 @@ def document_of(result: JobResult) -> dict[str, Any]:
         "finish": result.finish.get(0, ""),
         "seconds_prefill": result.seconds_prefill,
         "seconds_decode": result.seconds_decode,
+        "kernel": result.kernel,
+        "threads": result.threads,
         "planned_bytes": result.planned_bytes,
         "used_bytes": result.used_bytes,
         "routes": result.routes,
@@ -252,7 +256,8 @@ def tell(document: dict[str, Any], info: Info, output: Output) -> None:
     rate = f", {(made - 1) / seconds:.1f} tokens per second" if made > 1 and seconds else ""
     output.note(
         f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decode}{rate}; finish "
-        f"{document['finish']}; pool {document['used_bytes']:,} bytes"
+        f"{document['finish']}; kernel {document['kernel']}, {document['threads']} thread(s); "
+        f"pool {document['used_bytes']:,} bytes"
     )
     if document["digest"]:
         output.note(f"digest {document['digest']}")

@@ -11,7 +11,7 @@ from ..engine import Info, Model
 from ..errors import MissingTool
 from ..jobs import Job, JobResult
 from ..output import Output, table
-from .common import blob_argument, limits_of, natural, positive
+from .common import blob_argument, limits_of, natural, positive, worker_options
 
 EXAMPLES = (
     "colibri verify model.colibri",
@@ -53,6 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kv", choices=("f32", "f16", "q8"), default="f16", help="kind of the cached keys and values"
     )
+    worker_options(parser, "; targets of another architecture than the level's choose for themselves")
 
 
 def base_job(model: Model, info: Info, options: argparse.Namespace) -> Job:
@@ -60,7 +61,7 @@ def base_job(model: Model, info: Info, options: argparse.Namespace) -> Job:
     count = options.prompt_tokens
     prompt = [(7919 * i + 101) % info.vocab for i in range(count)]
     defaults = argparse.Namespace(context=count + options.count, kv=options.kv, batch=16, text_bytes=0)
-    limits = limits_of(defaults, info, logit_rows=16, workers=1)
+    limits = limits_of(defaults, info, logit_rows=16, workers=options.workers, kernel=options.kernel)
     return Job(f"verify {model.path.name}", limits, prompt, generate=options.count, companion=prompt[::-1])
 
 
@@ -124,7 +125,7 @@ class Report:
 
     def show(self, output: Output) -> None:
         """For people."""
-        cells = [["target", "variant", "runner", "pool planned", "used", "seconds", "digest"]]
+        cells = [["target", "variant", "runner", "threads", "pool planned", "used", "seconds", "digest"]]
         for name, result in self.results:
             if name == "base":
                 cells.append(
@@ -132,13 +133,14 @@ class Report:
                         result.target,
                         result.variant,
                         result.runner,
+                        str(result.threads),
                         f"{result.planned_bytes:,}",
                         f"{result.used_bytes:,}",
                         f"{result.seconds:.2f}",
                         result.digest[:16],
                     ]
                 )
-        output.result(table(cells, right={3, 4, 5}))
+        output.result(table(cells, right={3, 4, 5, 6}))
         varied = [name for name, _ in self.results if name != "base"]
         if varied:
             output.result(f"{len(varied)} runs with {len(set(varied))} variations")
@@ -172,7 +174,8 @@ def compare(
             continue
         for name, job in jobs:
             output.detail(f"{target.name}: {name}")
-            result = target.run(replace(job, name=f"{name} on {target.name}"), model, limit)
+            suited = targets.suited(target, replace(job, name=f"{name} on {target.name}"))
+            result = target.run(suited, model, limit)
             report.results.append((name, result))
             expected = expected or result.digest
             report.problems += [f"{sentence} ({name})" for sentence in result.bad_checks()]
