@@ -154,6 +154,7 @@ def run_here(
     options: argparse.Namespace, tests: list[Case], bandwidth: Meter | None, output: Output
 ) -> dict[str, Any]:
     """In this process."""
+    library.load()
     memory = {"before": machine.memory()}
     if options.evict:
         machine.evict(options.blob)
