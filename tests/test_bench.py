@@ -171,6 +171,9 @@ def test_the_last_line_is_what_side_by_side_reads(blob: Path, tmp_path: Path, ca
         "--reps",
         "2",
         "--quiet",
+        "--micro",
+        "--kernel",
+        "portable",
         "--kv",
         "q8",
     ]
@@ -192,6 +195,7 @@ def test_the_last_line_is_what_side_by_side_reads(blob: Path, tmp_path: Path, ca
         assert len(row["runs"]) == len(row["others"]) == len(row["bandwidths"]) == 2
         assert row["min"] <= row["median"] <= row["max"] and row["bandwidth"] > 0 and row["share"] >= 0
     assert set(made["memory_mib"]) == {"before", "open", "threads 1", "threads 2"}
+    assert "(portable)" in made["engine"] and made["kernel"] == "portable" and isinstance(made["binding_ns"], float)
     assert made["batch"] == 20 and len(made["pool_bytes"]) == 2 and made["open_us"]["core"] > 0
     picture(svg.read_text(encoding="utf-8"), made["rows"])
 

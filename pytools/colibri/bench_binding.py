@@ -16,7 +16,9 @@ from .blobfile import BlobFile
 from .engine import Limits, Model, Session
 from .synth import Spec, write_random_blob
 
-SPEC = Spec(vocab=64, hidden=32, layers=4, heads=1, kv_heads=1, head_dim=32, experts=64, top_k=8, expert_ff=32)
+SPEC = Spec(
+    vocab=64, hidden=32, layers=4, heads=1, kv_heads=1, head_dim=32, experts=64, top_k=8, expert_ff=32
+)
 CONTEXT, ROUNDS = 32, 40
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from . import targets
+from . import library, targets
 from .bench_rows import SEED, Row, Case
 from .bench_traffic import traffic_of
 from .blobfile import BlobFile
@@ -47,6 +47,7 @@ class Scale:
         if self.counted:
             self.target = replace(self.target, start=partial(targets.run_board, options=COUNTED))
         self.model, self.limits, self.limit = model, limits, limit
+        self.kernel = limits.kernel  # the level that ran, once one has
         self._random = random.Random(SEED)
         self._vocab = model.info().vocab
 
@@ -59,6 +60,7 @@ class Scale:
         spent = cpu_seconds() - before
         if result.error:
             raise result.error
+        self.kernel = result.kernel or self.kernel
         if self.counted:
             spent = 1e9 * (
                 (result.seconds_prefill or 0.0) + (result.seconds_decode or 0.0 if generate else 0.0)
@@ -86,7 +88,7 @@ def measure_target(
         context=max(max(1, case.depth) + case.count + 1 for case in tests),
         batch=batch,
         kv=options.kv,
-        **({"kernel": options.kernel} if hasattr(options, "kernel") else {}),
+        kernel=options.kernel,
     )
     scale = Scale(name, model, limits, options.time_limit)
     position = model.plan(limits).kv_bytes_per_token
@@ -107,13 +109,12 @@ def measure_target(
         if scale.counted:
             rows[-1]["instructions_per_mac"] = round(row.median / row.macs_per_token, 4)
     return {
-        "engine": f"colibri on {name}",
+        "engine": f"colibri {library.version()} on {name} ({scale.kernel})",
         "model": str(options.blob),
         "identity": model.info().identity,
         "target": name,
-        "variant": scale.target.variant,
         "runner": scale.target.runner,
-        "kernel": getattr(options, "kernel", "auto"),
+        "kernel": scale.kernel,
         "kv": options.kv,
         "unit": _unit(scale),
         "batch": batch,

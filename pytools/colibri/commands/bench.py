@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from .. import bench_machine as machine
-from .. import library
+from .. import kernels, library
 from ..bench_bandwidth import Meter, meter
+from ..bench_binding import binding_ns
 from ..bench_rows import Course, Row, Case, Track
 from ..bench_svg import roofline_svg
 from ..bench_targets import OTHER_TARGETS, measure_target
@@ -28,8 +27,6 @@ EXAMPLES = (
     "colibri bench model.colibri --kv q8 --svg roofline.svg --json",
 )
 OPENINGS = 21
-KERNELS = ("auto", "portable", "avx2", "avx-vnni", "avx512", "neon", "dotprod", "simd128", "relaxed")
-CAN_CHOOSE = any(field.name == "kernel" for field in fields(Limits))
 
 
 def numbers(text: str) -> list[int]:
@@ -65,10 +62,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch", type=positive, default=256, metavar="N", help="most rows of one feed (default 256)"
     )
-    if CAN_CHOOSE:
-        parser.add_argument(
-            "--kernel", choices=KERNELS, default="auto", help="instruction set of the kernels"
-        )
+    parser.add_argument(
+        "--kernel",
+        default=kernels.AUTO,
+        metavar="NAME",
+        help="instruction-set level of the kernels: portable, avx2, ... (any other word lists them), or auto",
+    )
     parser.add_argument(
         "--target",
         choices=("linux", *OTHER_TARGETS),
@@ -97,6 +96,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first take the file out of the page cache, so that it comes in huge pages",
     )
+    parser.add_argument("--micro", action="store_true", help="also what binding a resident expert costs")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the roofline and what was reached")
     parser.add_argument(
         "--time-limit",
@@ -124,14 +124,13 @@ def limits_of(options: argparse.Namespace, tests: list[Case], workers: int) -> L
         options.batch,
         max([case.count for case in tests if case.kind == "pp"] + [max(options.depth, default=0)]),
     )
-    values: dict[str, Any] = {"kernel": options.kernel} if CAN_CHOOSE else {}
     return Limits(
         context=max(case.depth + case.count for case in tests),
         batch=max(1, batch),
         workers=workers,
         rewind=max(case.count for case in tests),
         kv=options.kv,
-        **values,
+        kernel=options.kernel,
     )
 
 
@@ -181,13 +180,14 @@ def run_here(
             memory[f"threads {workers}"] = {**machine.memory(), "huge": machine.huge_mapped()}
     peak = machine.memory()
     info = model.info()
+    micro = {"binding_ns": round(binding_ns(options.kernel), 1)} if options.micro else {}
     return {
-        "engine": f"colibri {library.version()}",
+        "engine": f"colibri {library.version()} ({session.kernel})",
         "model": str(options.blob),
         "identity": info.identity,
         "target": "linux",
         "processor": machine.processor(),
-        "kernel": getattr(options, "kernel", "auto"),
+        "kernel": session.kernel,
         "kv": options.kv,
         "load_s": round(loaded, 6),
         "open_us": open_times(options.blob),
@@ -199,6 +199,7 @@ def run_here(
         "pool_bytes": pools,
         "batch": limits.batch,
         "loop_overhead_ns": round(overhead),
+        **micro,
         "rows": [row.document() for row in rows],
     }
 
@@ -259,6 +260,8 @@ def show(document: dict[str, Any], output: Output) -> None:
             f"pool {', '.join(f'{size:,}' for size in document['pool_bytes'])} bytes, "
             f"loop {document['loop_overhead_ns']} ns a token"
         )
+        if "binding_ns" in document:
+            output.result(f"binding a resident expert: {document['binding_ns']:.0f} ns")
         for name, sizes in document["memory_mib"].items():
             output.result(
                 f"memory, {name}: "
