@@ -210,11 +210,12 @@ def test_workers_without_threads_give_it_too(name: str, model: Model, job: Job) 
     assert found.digest == good(targets.pick(["linux"])[0].run(job, model)).digest and found.threads == 1
 
 
-def test_the_c_example_writes_the_same_with_workers() -> None:
-    if shutil.which("gcc") is None:
+@pytest.mark.parametrize("toolchain", ["gcc", "zig"])
+def test_the_c_example_writes_the_same_with_workers(toolchain: str) -> None:
+    if toolchain == "gcc" and shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    subprocess.run([sys.executable, "-m", "SCons", "-s", "toolchain=gcc", "example"], cwd=ROOT, check=True)
-    example = ROOT / "build" / "gcc" / "example" / "example"
+    subprocess.run([sys.executable, "-m", "SCons", "-s", f"toolchain={toolchain}", "example"], cwd=ROOT, check=True)
+    example = ROOT / "build" / toolchain / "example" / "example"
     demo = ROOT / "pytools" / "colibri" / "demo" / "demo.colibri"
     said = {}
     for workers in ("1", "2", "3"):

@@ -74,14 +74,19 @@ class Job:
     reset: bool = False
     store: str = "ADDRESSABLE"
     store_delay: int = 0
+    workers: int = 0  # 0: the limits'
+    kernel: str = ""  # empty: the limits'
     odd_ranges: bool = False  # several workers without threads
     board_fault: bool = False
 
     def planned(self) -> Limits:
-        """The limits of the session, with room for the second lane."""
-        if self.two_sequences and self.limits.sequences < 2:
-            return replace(self.limits, sequences=2)
-        return self.limits
+        """The limits of the session, with room for the second lane, and with what replaces theirs."""
+        return replace(
+            self.limits,
+            sequences=max(self.limits.sequences, 1 + self.two_sequences),
+            workers=self.workers or self.limits.workers,
+            kernel=self.kernel or self.limits.kernel,
+        )
 
     def flags(self) -> int:
         """runner_flags."""

@@ -41,7 +41,7 @@ class Pool:
 
 def run_job(job: Job, model: Model) -> JobResult:
     """Run it; a refusal of the core ends in the result's `error`."""
-    result = JobResult(planned_bytes=model.plan(job.planned()).pool_bytes, threads=job.limits.workers)
+    result = JobResult(planned_bytes=model.plan(job.planned()).pool_bytes, threads=job.planned().workers)
     try:
         with hostfloat.hostile() if job.hostile_float else contextlib.nullcontext():
             run_checked(job, model, result)

@@ -21,7 +21,7 @@ from pathlib import Path
 from . import kernels, library
 from .engine import Model
 from .errors import DoesNotFit, InternalError, MissingTool, UsageError
-from .jobs import Job, JobResult, parse_report
+from .jobs import Job, JobRefused, JobResult, parse_report
 
 TIME_LIMIT = 300.0  # seconds of one run, for every target
 Runner = Callable[["Target", Job, Model, float], JobResult]
@@ -274,7 +274,7 @@ def run_board(
             "-m",
             f"{mebibytes}M",
             "-smp",
-            str(min(job.limits.workers, place["CORES"])),
+            str(min(job.planned().workers, place["CORES"])),
             *options,
             "-nodefaults",
             "-display",
@@ -340,6 +340,15 @@ def suited(target: Target, job: Job) -> Job:
     """The job for one target of several: a kernel level of another architecture is left to the target's choice."""
     kernel = kernels.for_architecture(job.limits.kernel, target.arch)
     return replace(job, limits=replace(job.limits, kernel=kernel))
+
+
+def levels(target: Target, job: Job, model: Model) -> list[str]:
+    """The kernel levels that may be forced on a target. Asked for one of another architecture, it says what it has."""
+    if target.folder.startswith("linux_") and target.start is run_local:
+        return kernels.here()
+    foreign = next(name for name in kernels.numbers() if kernels.architecture(name) not in ("", target.arch))
+    error = target.run(replace(job, kernel=foreign), model).error
+    return kernels.in_mask(error.detail.expected) if isinstance(error, JobRefused) else []
 
 
 def names() -> list[str]:

@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--thorough",
         action="store_true",
         help="per target also: budgets, prompt splits, filled pools, second sequences and sessions, "
-        "a hostile float environment, and mixtures of them",
+        "a hostile float environment, workers, every kernel level it has, and mixtures of them",
     )
     parser.add_argument(
         "--prompt-tokens", type=positive, default=24, metavar="N", help="length of the prompt"
@@ -72,9 +72,10 @@ def run(options: argparse.Namespace, output: Output) -> int:
     report = compare(
         targets.pick(options.target),
         model,
-        [("base", job)] if not options.thorough else factors.variations(job),
+        job,
         output,
         options.time_limit,
+        options.thorough,
     )
     document = {"model": model.info().identity, **report.document()}
     output.document(document)
@@ -160,11 +161,13 @@ class Report:
 def compare(
     chosen: list[targets.Target],
     model: Model,
-    jobs: list[tuple[str, Job]],
+    job: Job,
     output: Output,
     limit: float = targets.TIME_LIMIT,
+    thorough: bool = False,
 ) -> Report:
-    """Run jobs on targets; every digest must be the first one's, every check good, planned = used."""
+    """Run a job on targets, with all its variations if thorough; every digest must be the first one's, every check good,
+    planned = used."""
     report = Report()
     expected = ""
     for target in chosen:
@@ -172,10 +175,13 @@ def compare(
         if how:
             report.missing.append({"target": target.name, "how": how})
             continue
-        for name, job in jobs:
+        suited = targets.suited(target, job)
+        jobs = [("base", suited)]
+        if thorough:
+            jobs = factors.variations(suited, levels=targets.levels(target, suited, model))
+        for name, varied in jobs:
             output.detail(f"{target.name}: {name}")
-            suited = targets.suited(target, replace(job, name=f"{name} on {target.name}"))
-            result = target.run(suited, model, limit)
+            result = target.run(replace(varied, name=f"{name} on {target.name}"), model, limit)
             report.results.append((name, result))
             expected = expected or result.digest
             report.problems += [f"{sentence} ({name})" for sentence in result.bad_checks()]
