@@ -47,9 +47,9 @@ void colibri_products(uint32_t kernel, const colibri_product *p)
     COLIBRI_DISPATCH(COLIBRI_DO, products, (p))
 }
 
-int colibri_quantize_row(uint32_t kernel, const float *x, uint32_t columns, int8_t *q, float *d, int32_t *sum)
+int colibri_quantize_row(uint32_t kernel, const float *x, uint32_t columns, colibri_group *groups)
 {
-    COLIBRI_DISPATCH(COLIBRI_GIVE, quantize_row, (x, columns, q, d, sum))
+    COLIBRI_DISPATCH(COLIBRI_GIVE, quantize_row, (x, columns, groups))
 }
 
 int colibri_rms_norm(uint32_t kernel, float *y, const float *x, const float *w, uint32_t n, float eps)
@@ -144,7 +144,7 @@ uint32_t colibri_kernel_resolve(uint32_t kernel)
 enum { COLIBRI_PROBE_COLUMNS = 64, COLIBRI_PROBE_ROWS = 5 };
 
 /* Activations and weights with every extreme: -127, 127, 0, all nibbles, scales of both signs. */
-static void colibri_probe_fill(uint8_t *tile, uint64_t bytes, uint64_t scales_at, int8_t *q, float *d, int32_t *sum)
+static void colibri_probe_fill(uint8_t *tile, uint64_t bytes, uint64_t scales_at, colibri_group *groups)
 {
     uint32_t state = 12345;
     for (uint64_t i = 0; i < bytes; i++) {
@@ -157,13 +157,13 @@ static void colibri_probe_fill(uint8_t *tile, uint64_t bytes, uint64_t scales_at
         ((uint16_t *)(void *)(tile + scales_at))[i] = scale;
     }
     for (uint32_t g = 0; g < 2u * COLIBRI_PROBE_ROWS; g++) {
-        sum[g] = 0;
-        d[g] = 0.0078125f * (float)(int32_t)(g + 1u);
-        for (uint32_t i = 32u * g; i < 32u * g + 32u; i++) {
+        groups[g].start = 0;
+        groups[g].d = 0.0078125f * (float)(int32_t)(g + 1u);
+        for (uint32_t i = 0; i < COLIBRI_GROUP; i++) {
             state = state * 1664525u + 1013904223u;
-            q[i] = (int8_t)((i & 1u) != 0u ? 127 : (i & 2u) != 0u ? -127 : (int32_t)(state >> 24) - 127);
-            q[i] = q[i] == -128 ? 127 : q[i];
-            sum[g] += q[i];
+            int32_t q = (i & 1u) != 0u ? 127 : (i & 2u) != 0u ? -127 : (int32_t)(state >> 24) - 127;
+            groups[g].q[i] = (int8_t)(q > 127 ? 127 : q);
+            groups[g].start -= 8 * groups[g].q[i];
         }
     }
 }
@@ -172,20 +172,16 @@ static void colibri_probe_fill(uint8_t *tile, uint64_t bytes, uint64_t scales_at
 static uint32_t colibri_probe_products(uint32_t kernel, uint32_t kind)
 {
     uint8_t bytes[2 * COLIBRI_PAIR_Q8_BYTES + COLIBRI_LINE_BYTES];
-    int8_t q[COLIBRI_PROBE_COLUMNS * COLIBRI_PROBE_ROWS];
-    float d[2 * COLIBRI_PROBE_ROWS];
-    int32_t sum[2 * COLIBRI_PROBE_ROWS];
+    colibri_group groups[2 * COLIBRI_PROBE_ROWS];
     float found[COLIBRI_PROBE_ROWS * 32], right[COLIBRI_PROBE_ROWS * 32];
     colibri_activation rows[COLIBRI_PROBE_ROWS];
     uint8_t *tile = bytes + (COLIBRI_LINE_BYTES - (uintptr_t)bytes % COLIBRI_LINE_BYTES) % COLIBRI_LINE_BYTES;
     uint64_t pair = kind == COLIBRI_KIND_Q4 ? COLIBRI_PAIR_Q4_BYTES : COLIBRI_PAIR_Q8_BYTES;
-    colibri_probe_fill(tile, 2u * pair, pair - COLIBRI_LINE_BYTES, q, d, sum);
+    colibri_probe_fill(tile, pair, pair - COLIBRI_LINE_BYTES, groups);
     colibri_copy(tile + pair, tile, pair);
     for (uint32_t r = 0; r < COLIBRI_PROBE_ROWS; r++) {
         rows[r].x = 0;
-        rows[r].q = q + COLIBRI_PROBE_COLUMNS * r;
-        rows[r].d = d + 2u * r;
-        rows[r].sum = sum + 2u * r;
+        rows[r].groups = groups + 2u * r;
     }
     colibri_product p = {tile, pair, kind, COLIBRI_PROBE_COLUMNS, 2, COLIBRI_PROBE_ROWS, 0, 0, rows, found, 32};
     colibri_products(kernel, &p);
@@ -201,9 +197,8 @@ static uint32_t colibri_probe_products(uint32_t kernel, uint32_t kind)
 /* exp, division and quantization of numbers of many sizes, a subnormal among them. */
 static uint32_t colibri_probe_rows(uint32_t kernel)
 {
-    float x[2][32], u[32], d[2];
-    int8_t q[2][32];
-    int32_t sum[2];
+    float x[2][32], u[32];
+    colibri_group group[2];
     for (uint32_t i = 0; i < 32u; i++) {
         x[0][i] = x[1][i] = ((float)(int32_t)i - 15.5f) * 1.37f;
         u[i] = colibri_float(0x3F000000u + 40503u * i);
@@ -213,13 +208,14 @@ static uint32_t colibri_probe_rows(uint32_t kernel)
     for (uint32_t k = 0; k < 2u; k++) {
         uint32_t level = k ? COLIBRI_KERNEL_PORTABLE : kernel;
         different |= (uint32_t)colibri_gate(level, x[k], u, 32);
-        different |= (uint32_t)colibri_quantize_row(level, x[k], 32, q[k], &d[k], &sum[k]);
+        different |= (uint32_t)colibri_quantize_row(level, x[k], 32, &group[k]);
     }
     for (uint32_t i = 0; i < 32u; i++) {
         different |= colibri_bits(x[0][i]) ^ colibri_bits(x[1][i]);
-        different |= q[0][i] != q[1][i];
+        different |= group[0].q[i] != group[1].q[i];
     }
-    return (different | (colibri_bits(d[0]) ^ colibri_bits(d[1])) | ((uint32_t)sum[0] ^ (uint32_t)sum[1])) != 0u;
+    different |= colibri_bits(group[0].d) ^ colibri_bits(group[1].d);
+    return different != 0u || group[0].start != group[1].start;
 }
 
 uint32_t colibri_kernel_probe(uint32_t kernel)

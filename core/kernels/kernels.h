@@ -19,16 +19,18 @@
 #define COLIBRI_KERNELS_PORTABLE 0              /* 1: leave every level but the portable one out */
 #endif
 
-/* One row of activations as products want it: float for float matrices, quantized for q8 and q4.
- *   x    float32[columns]
- *   q    int8[groups * 32], -127 .. 127, zero behind the last column
- *   d    float32[groups]
- *   sum  int32[groups], the sum of a group's q */
+/* 32 quantized activations with what belongs to them: one stream a row, one pointer for a kernel to keep. */
+typedef struct colibri_group {
+    int8_t q[COLIBRI_GROUP];                    /* -127 .. 127, zero behind the last column */
+    float d;                                    /* x = q * d */
+    int32_t start;                              /* -8 * the sum of q: what dots with weights stored as w + 8 begin with */
+} colibri_group;
+COLIBRI_ASSERT_SIZE(colibri_group, 40);
+
+/* One row of activations as products want it: float for float matrices, quantized for q8 and q4. */
 typedef struct colibri_activation {
-    const float *x;
-    const int8_t *q;
-    const float *d;
-    const int32_t *sum;
+    const float *x;                             /* [columns] */
+    const colibri_group *groups;                /* [colibri_groups(columns)] */
 } colibri_activation;
 
 /* Four bytes as one word wherever they stand: little-endian, as everything here. */
@@ -58,8 +60,8 @@ typedef struct colibri_product {
 
 void colibri_products(uint32_t kernel, const colibri_product *p);
 
-/* NUMERICS section 3. Returns 0, or 1 when a value is infinite or NaN (q and d are then unspecified). */
-int colibri_quantize_row(uint32_t kernel, const float *x, uint32_t columns, int8_t *q, float *d, int32_t *sum);
+/* NUMERICS section 3. Returns 0, or 1 when a value is infinite or NaN (the groups are then unspecified). */
+int colibri_quantize_row(uint32_t kernel, const float *x, uint32_t columns, colibri_group *groups);
 
 /* y = (x * r) * w with r = 1 / sqrt(sum16(x*x) / n + eps). Returns 1 when the sum is not finite. y may be x. */
 int colibri_rms_norm(uint32_t kernel, float *y, const float *x, const float *w, uint32_t n, float eps);
@@ -128,7 +130,7 @@ void colibri_tile_row(uint32_t kind, const void *tile, uint32_t columns, uint32_
 
 #define COLIBRI_LEVEL_FUNCTIONS(level) \
     void colibri_##level##_products(const colibri_product *p); \
-    int colibri_##level##_quantize_row(const float *x, uint32_t columns, int8_t *q, float *d, int32_t *sum); \
+    int colibri_##level##_quantize_row(const float *x, uint32_t columns, colibri_group *groups); \
     int colibri_##level##_rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps); \
     int colibri_##level##_gate(float *g, const float *u, uint32_t n); \
     void colibri_##level##_add_scaled(float *y, const float *x, float w, uint32_t n); \

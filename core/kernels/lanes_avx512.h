@@ -182,9 +182,9 @@ COLIBRI_INLINE __m512i colibri_dot512_quad_load(const int8_t *p)
     return _mm512_set1_epi32((int32_t)*(const colibri_row_word *)(const void *)p);
 }
 
-COLIBRI_INLINE __m512i colibri_dot512_q4_begin(int32_t sum)
+COLIBRI_INLINE __m512i colibri_dot512_q4_begin(const colibri_group *x)
 {
-    return _mm512_set1_epi32(-8 * sum);
+    return _mm512_set1_epi32(x->start);
 }
 
 COLIBRI_INLINE __m512i colibri_dot512_q4_dot(__m512i sum, __m512i w, __m512i quad)
@@ -192,15 +192,15 @@ COLIBRI_INLINE __m512i colibri_dot512_q4_dot(__m512i sum, __m512i w, __m512i qua
     return _mm512_dpbusd_epi32(sum, w, quad);
 }
 
-COLIBRI_INLINE __m512i colibri_dot512_q4_end(__m512i dots, int32_t sum)
+COLIBRI_INLINE __m512i colibri_dot512_q4_end(__m512i dots, const colibri_group *x)
 {
-    (void)sum;
+    (void)x;
     return dots;
 }
 
-COLIBRI_INLINE __m512i colibri_dot512_q8_begin(int32_t sum)
+COLIBRI_INLINE __m512i colibri_dot512_q8_begin(const colibri_group *x)
 {
-    return _mm512_set1_epi32(-128 * sum);
+    return _mm512_slli_epi32(_mm512_set1_epi32(x->start), 4);
 }
 
 COLIBRI_INLINE __m512i colibri_dot512_q8_dot(__m512i sum, __m512i w, __m512i quad)
@@ -208,9 +208,9 @@ COLIBRI_INLINE __m512i colibri_dot512_q8_dot(__m512i sum, __m512i w, __m512i qua
     return _mm512_dpbusd_epi32(sum, w, quad);
 }
 
-COLIBRI_INLINE __m512i colibri_dot512_q8_end(__m512i dots, int32_t sum)
+COLIBRI_INLINE __m512i colibri_dot512_q8_end(__m512i dots, const colibri_group *x)
 {
-    (void)sum;
+    (void)x;
     return dots;
 }
 

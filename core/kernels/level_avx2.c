@@ -39,9 +39,9 @@ COLIBRI_INLINE colibri_dot256_quad colibri_dot256_quad_load(const int8_t *p)
     return quad;
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q4_begin(int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q4_begin(const colibri_group *x)
 {
-    (void)sum;
+    (void)x;
     return colibri_lane256_int_set(0);
 }
 
@@ -53,17 +53,17 @@ COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q4_dot(colibri_lane256_ints d
     return dots;
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q4_end(colibri_lane256_ints dots, int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q4_end(colibri_lane256_ints dots, const colibri_group *x)
 {
-    __m256i one = _mm256_set1_epi16(1), begin = _mm256_set1_epi32(-8 * sum);
+    __m256i one = _mm256_set1_epi16(1), begin = _mm256_set1_epi32(x->start);
     dots.a = _mm256_add_epi32(begin, _mm256_madd_epi16(dots.a, one));
     dots.b = _mm256_add_epi32(begin, _mm256_madd_epi16(dots.b, one));
     return dots;
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q8_begin(int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q8_begin(const colibri_group *x)
 {
-    (void)sum;
+    (void)x;
     return colibri_lane256_int_set(0);
 }
 
@@ -78,9 +78,9 @@ COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q8_dot(colibri_lane256_ints d
     return dots;
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q8_end(colibri_lane256_ints dots, int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q8_end(colibri_lane256_ints dots, const colibri_group *x)
 {
-    (void)sum;
+    (void)x;
     return dots;
 }
 

@@ -35,9 +35,9 @@ COLIBRI_INLINE __m256i colibri_vnni_quad_load(const int8_t *p)
     return colibri_lane256_four(p);
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q4_begin(int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q4_begin(const colibri_group *x)
 {
-    return colibri_lane256_int_set(-8 * sum);
+    return colibri_lane256_int_set(x->start);
 }
 
 COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q4_dot(colibri_lane256_ints dots, colibri_lane256_ints w, __m256i quad)
@@ -47,15 +47,15 @@ COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q4_dot(colibri_lane256_ints dot
     return dots;
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q4_end(colibri_lane256_ints dots, int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q4_end(colibri_lane256_ints dots, const colibri_group *x)
 {
-    (void)sum;
+    (void)x;
     return dots;
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q8_begin(int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q8_begin(const colibri_group *x)
 {
-    return colibri_lane256_int_set(-128 * sum);
+    return colibri_lane256_int_set(16 * x->start);
 }
 
 COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q8_dot(colibri_lane256_ints dots, colibri_lane256_ints w, __m256i quad)
@@ -63,9 +63,9 @@ COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q8_dot(colibri_lane256_ints dot
     return colibri_vnni_q4_dot(dots, w, quad);
 }
 
-COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q8_end(colibri_lane256_ints dots, int32_t sum)
+COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q8_end(colibri_lane256_ints dots, const colibri_group *x)
 {
-    (void)sum;
+    (void)x;
     return dots;
 }
 

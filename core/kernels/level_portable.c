@@ -70,14 +70,14 @@ static void colibri_group_q8(const int8_t *lines, const int8_t *q, int32_t idot[
 }
 
 /* Nibbles enter as 0..15, the offset of 8 as the start value: |idot| <= 32 * 15 * 127 + 8 * 32 * 127 = 93,472 */
-static void colibri_group_q4(const uint8_t *lines, const int8_t *q, int32_t sum, int32_t idot[16])
+static void colibri_group_q4(const uint8_t *lines, const colibri_group *group, int32_t idot[16])
 {
     for (int r = 0; r < 16; r++) {
-        idot[r] = -8 * sum;
+        idot[r] = group->start;
     }
     for (int j = 0; j < 4; j++) {
         const colibri_row_word *w = (const colibri_row_word *)(const void *)(lines + 64 * j);
-        const int8_t *x = q + 8 * j;
+        const int8_t *x = group->q + 8 * j;
         for (int k = 0; k < 4; k++) {
             const int32_t low = x[k];
             const int32_t high = x[4 + k];
@@ -95,8 +95,8 @@ static void colibri_dot_q8(const uint8_t *tile, uint32_t columns, const colibri_
     for (uint32_t g = 0; g < groups; g++) {
         const uint8_t *pair = tile + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q8_BYTES;
         int32_t idot[16];
-        colibri_group_q8((const int8_t *)pair + 512u * (g & 1u), row->q + 32u * (uint64_t)g, idot);
-        colibri_scale_in(acc, idot, (const uint16_t *)(const void *)(pair + 1024) + 16u * (g & 1u), row->d[g]);
+        colibri_group_q8((const int8_t *)pair + 512u * (g & 1u), row->groups[g].q, idot);
+        colibri_scale_in(acc, idot, (const uint16_t *)(const void *)(pair + 1024) + 16u * (g & 1u), row->groups[g].d);
     }
     for (int r = 0; r < 16; r++) {
         out[r] = acc[r];
@@ -110,8 +110,8 @@ static void colibri_dot_q4(const uint8_t *tile, uint32_t columns, const colibri_
     for (uint32_t g = 0; g < groups; g++) {
         const uint8_t *pair = tile + (uint64_t)(g / 2u) * COLIBRI_PAIR_Q4_BYTES;
         int32_t idot[16];
-        colibri_group_q4(pair + 256u * (g & 1u), row->q + 32u * (uint64_t)g, row->sum[g], idot);
-        colibri_scale_in(acc, idot, (const uint16_t *)(const void *)(pair + 512) + 16u * (g & 1u), row->d[g]);
+        colibri_group_q4(pair + 256u * (g & 1u), &row->groups[g], idot);
+        colibri_scale_in(acc, idot, (const uint16_t *)(const void *)(pair + 512) + 16u * (g & 1u), row->groups[g].d);
     }
     for (int r = 0; r < 16; r++) {
         out[r] = acc[r];

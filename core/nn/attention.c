@@ -253,8 +253,8 @@ static int colibri_query_rows(const colibri_session *s, const colibri_layer *lay
         rows[i] = colibri_buffer_row(s, &shape, i);
         rows[i].x = colibri_qkv_at(s, q->row[i]) + (uint64_t)q->head[i] * layer->d.head_dim;
         if (s->limits.kv_kind == COLIBRI_KV_Q8) {
-            bad |= colibri_quantize_row(s->kernel, rows[i].x, layer->d.head_dim, (int8_t *)(uintptr_t)rows[i].q,
-                                        (float *)(uintptr_t)rows[i].d, (int32_t *)(uintptr_t)rows[i].sum);
+            bad |= colibri_quantize_row(s->kernel, rows[i].x, layer->d.head_dim,
+                                        (colibri_group *)(uintptr_t)rows[i].groups);
         }
     }
     return bad;

@@ -24,8 +24,7 @@ void colibri_gated_rows(colibri_session *s, const colibri_gated *ffn, uint32_t g
         if (!ffn->out.quantized) {
             colibri_copy((float *)(uintptr_t)h.x + gate.first, g[i], gate.lanes * 4u);
         } else if (!bad) {
-            bad = colibri_quantize_row(s->kernel, g[i], gate.lanes, (int8_t *)(uintptr_t)h.q + gate.first,
-                                       (float *)(uintptr_t)h.d + group, (int32_t *)(uintptr_t)h.sum + group);
+            bad = colibri_quantize_row(s->kernel, g[i], gate.lanes, (colibri_group *)(uintptr_t)h.groups + group);
         }
         if (bad) {
             colibri_fault(s, worker);

@@ -22,10 +22,8 @@ void colibri_buffer_shape(colibri_buffer *b, uint32_t columns, int has_x, int qu
     b->columns = columns;
     b->quantized = quantized != 0;
     if (quantized) {
-        b->q_at = at;
-        b->d_at = at + groups * COLIBRI_GROUP;
-        b->sum_at = b->d_at + groups * 4u;
-        at = colibri_round_up(b->sum_at + groups * 4u, 64);
+        b->groups_at = at;
+        at = colibri_round_up(at + groups * sizeof(colibri_group), 64);
     }
     b->stride = at;
 }

@@ -60,11 +60,11 @@ typedef struct colibri_op {
     uint32_t layer;
 } colibri_op;
 
-/* A buffer of activation rows: float32 at +0 where has_x, quantized form behind it where q_at is not 0. */
+/* A buffer of activation rows: float32 at +0 where has_x, quantized form behind it where quantized. */
 typedef struct colibri_buffer {
     uint64_t offset;
     uint64_t stride;
-    uint64_t q_at, d_at, sum_at;
+    uint64_t groups_at;
     uint32_t columns;
     uint32_t quantized;
 } colibri_buffer;
@@ -205,9 +205,7 @@ static inline colibri_activation colibri_buffer_row(const colibri_session *s, co
     const uint8_t *base = colibri_pool_at(s, b->offset + row * b->stride);
     colibri_activation a;
     a.x = (const float *)(const void *)base;
-    a.q = (const int8_t *)(base + b->q_at);
-    a.d = (const float *)(const void *)(base + b->d_at);
-    a.sum = (const int32_t *)(const void *)(base + b->sum_at);
+    a.groups = (const colibri_group *)(const void *)(base + b->groups_at);
     return a;
 }
 

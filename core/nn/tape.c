@@ -123,8 +123,7 @@ static void colibri_norm_row(colibri_session *s, const float *x, const colibri_w
     colibri_activation a = colibri_buffer_row(s, &s->layout.norm, row);
     int bad = colibri_rms_norm(s->kernel, (float *)(uintptr_t)a.x, x, colibri_vector_at(s, w), s->view.hidden, eps);
     if (!bad && s->layout.norm.quantized) {
-        bad = colibri_quantize_row(s->kernel, a.x, s->view.hidden, (int8_t *)(uintptr_t)a.q, (float *)(uintptr_t)a.d,
-                                   (int32_t *)(uintptr_t)a.sum);
+        bad = colibri_quantize_row(s->kernel, a.x, s->view.hidden, (colibri_group *)(uintptr_t)a.groups);
     }
     if (bad) {
         colibri_fault(s, worker);
@@ -137,8 +136,7 @@ static void colibri_quantize_attended(colibri_session *s, const colibri_layer *l
     if (!colibri_kind_quantized(layer->o.kind)) {
         return;
     }
-    if (colibri_quantize_row(s->kernel, a.x, layer->o.columns, (int8_t *)(uintptr_t)a.q, (float *)(uintptr_t)a.d,
-                             (int32_t *)(uintptr_t)a.sum)) {
+    if (colibri_quantize_row(s->kernel, a.x, layer->o.columns, (colibri_group *)(uintptr_t)a.groups)) {
         colibri_fault(s, worker);
     }
 }
