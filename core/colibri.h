@@ -273,7 +273,9 @@ typedef struct colibri_fetch_request {
  * are not, negative when it failed. The core then checks the CRC32C before any byte is used.
  * parallel: run units 0 .. count-1 by calling colibri_work(session, worker, first, n) on ranges that
  * cover each unit once, from any threads with distinct worker numbers below limits.workers; return when all are
- * done. All hooks are optional; user is handed back unchanged. */
+ * done.
+ * clock: nanoseconds from any start, never backwards; for colibri_profile.
+ * All hooks are optional; user is handed back unchanged. */
 typedef int32_t (*colibri_fetch_hook)(void *user, const colibri_fetch_request *request);
 typedef int32_t (*colibri_fetched_hook)(void *user, uint32_t ticket);
 typedef void (*colibri_parallel_hook)(void *user, colibri_session *session, uint32_t count);
@@ -289,6 +291,11 @@ typedef struct colibri_hooks {
     COLIBRI_POINTER(colibri_clock_hook, clock);
     uint64_t reserved[4];
 } colibri_hooks;
+
+/* The fastest of the given levels (bit 1 << level, of those the processor has) that are compiled in and answer known
+ * vectors rightly: by short products timed with the clock, or without one the highest. A millisecond or so; needs about
+ * 4 KB of stack. The answer is for colibri_limits.kernel and changes no bit. */
+COLIBRI_API uint32_t colibri_fastest_kernel(uint32_t levels, colibri_clock_hook clock, void *user);
 
 /* ---------------------------------------------------------------------------------------- the session */
 
@@ -353,6 +360,41 @@ typedef struct colibri_stats_result {
 } colibri_stats_result;
 
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);
+
+/* What the tape is made of, and what an op's units are. A strip is 32 output rows of a matrix. */
+enum colibri_op_kind {
+    COLIBRI_OP_EMBED = 1,               /* units: rows */
+    COLIBRI_OP_ATTENTION_NORM = 2,      /* rows */
+    COLIBRI_OP_QKV = 3,                 /* strips of q, k and v */
+    COLIBRI_OP_PLACE = 4,               /* rows: q/k norm, rotation, into the cache */
+    COLIBRI_OP_ATTEND = 5,              /* blocks of rows x KV heads */
+    COLIBRI_OP_QUANTIZE = 6,            /* rows: attention output */
+    COLIBRI_OP_PROJECT = 7,             /* strips of o */
+    COLIBRI_OP_FFN_NORM = 8,            /* rows */
+    COLIBRI_OP_DENSE_UP = 9,            /* groups of 32 columns of the gated product */
+    COLIBRI_OP_DENSE_DOWN = 10,         /* strips of hidden */
+    COLIBRI_OP_ROUTE = 11,              /* blocks of rows */
+    COLIBRI_OP_EXPERT_UP = 12,          /* experts of the pass x groups */
+    COLIBRI_OP_EXPERT_DOWN = 13,        /* strips of hidden */
+    COLIBRI_OP_SHARED_UP = 14,          /* groups */
+    COLIBRI_OP_SHARED_DOWN = 15,        /* strips of hidden */
+    COLIBRI_OP_COMBINE = 16,            /* rows */
+    COLIBRI_OP_FINAL_NORM = 17,         /* rows that want logits */
+    COLIBRI_OP_HEAD = 18,               /* strips of the vocabulary */
+    COLIBRI_OP_ROOM = 24                /* array size: room for later ops */
+};
+
+/* One kind of op, over all layers since the start or the last reset of the counters. */
+typedef struct colibri_profile_entry {
+    uint64_t runs;                      /* times an op of this kind was run to its end */
+    uint64_t units;
+    uint64_t macs;                      /* multiply-adds with weights, experts counted where they were chosen (ROUTE) */
+    uint64_t nanoseconds;               /* by the clock hook; 0 without one. Of WAITs only the call is counted. */
+} colibri_profile_entry;
+
+/* entries[kind] for every kind below `capacity`. reset: 1 sets all counters to 0 behind the reading. */
+COLIBRI_API int32_t colibri_profile(colibri_session *session, colibri_profile_entry *entries, uint32_t capacity,
+                                    uint32_t reset);
 
 /* --------------------------------------------------------------------------------------- text (optional) */
 

@@ -114,6 +114,7 @@ static void colibri_run_units(colibri_session *s, uint32_t count)
     }
     s->unit += count;
     s->stat_units += count;
+    s->profile[colibri_op_now(s)->kind].units += count;
 }
 
 /* Behind an op's last unit: on to the next op, or back for the next pass of the experts. */
@@ -121,6 +122,8 @@ static void colibri_op_finish(colibri_session *s)
 {
     const colibri_op *op = colibri_op_now(s);
     s->stat_macs += colibri_op_macs(s, op);
+    s->profile[op->kind].macs += colibri_op_macs(s, op);
+    s->profile[op->kind].runs++;
     s->prepared = 0;
     if (op->kind == COLIBRI_OP_EXPERT_DOWN) {
         int more = colibri_pass_more(s);
@@ -157,30 +160,50 @@ static void colibri_abandon(colibri_session *s)
     s->state = COLIBRI_STATE_IDLE;
 }
 
+static uint64_t colibri_now(const colibri_session *s)
+{
+    return s->hooks.clock ? s->hooks.clock(s->hooks.user) : 0u;
+}
+
+/* One op, or what the budget leaves of it: OK when it is finished. */
+static int32_t colibri_op_advance(colibri_session *s, uint32_t *budget)
+{
+    if (!s->prepared) {
+        int32_t status = colibri_op_prepare(s);
+        if (status != COLIBRI_DONE) {
+            return status;
+        }
+    }
+    uint32_t rest = s->units - s->unit;
+    if (rest) {
+        uint32_t count = rest < *budget ? rest : *budget;
+        if (count == 0u) {
+            return COLIBRI_AGAIN;
+        }
+        colibri_run_units(s, count);
+        *budget -= *budget == COLIBRI_UNLIMITED ? 0u : count;
+        if (colibri_any_fault(s)) {
+            colibri_abandon(s);
+            return COLIBRI_ERROR_NOT_FINITE;
+        }
+    }
+    if (s->unit == s->units) {
+        colibri_op_finish(s);
+    }
+    return COLIBRI_OK;
+}
+
 static int32_t colibri_tape_run(colibri_session *s, uint32_t budget)
 {
+    uint64_t begun = colibri_now(s);
     while (s->op < s->layout.ops) {
-        if (!s->prepared) {
-            int32_t status = colibri_op_prepare(s);
-            if (status != COLIBRI_DONE) {
-                return status;
-            }
-        }
-        uint32_t rest = s->units - s->unit;
-        if (rest) {
-            uint32_t count = rest < budget ? rest : budget;
-            if (count == 0u) {
-                return COLIBRI_AGAIN;
-            }
-            colibri_run_units(s, count);
-            budget -= budget == COLIBRI_UNLIMITED ? 0u : count;
-            if (colibri_any_fault(s)) {
-                colibri_abandon(s);
-                return COLIBRI_ERROR_NOT_FINITE;
-            }
-        }
-        if (s->unit == s->units) {
-            colibri_op_finish(s);
+        uint32_t kind = colibri_op_now(s)->kind;
+        int32_t status = colibri_op_advance(s, &budget);
+        uint64_t now = colibri_now(s);
+        s->profile[kind].nanoseconds += now - begun;
+        begun = now;
+        if (status != COLIBRI_OK) {
+            return status;
         }
     }
     return COLIBRI_DONE;
@@ -312,6 +335,23 @@ int32_t colibri_stop(colibri_session *s)
     }
     s->state = COLIBRI_STATE_STOPPED;
     return COLIBRI_DONE;
+}
+
+int32_t colibri_profile(colibri_session *s, colibri_profile_entry *entries, uint32_t capacity, uint32_t reset)
+{
+    if (!s || s->magic != COLIBRI_SESSION_MAGIC || (!entries && capacity) || reset > 1u) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    for (uint32_t kind = 0; kind < capacity; kind++) {
+        colibri_fill(&entries[kind], 0, sizeof entries[kind]);
+        if (kind < COLIBRI_OP_ROOM) {
+            entries[kind] = s->profile[kind];
+        }
+    }
+    if (reset) {
+        colibri_fill(s->profile, 0, sizeof s->profile);
+    }
+    return COLIBRI_OK;
 }
 
 int32_t colibri_stats(const colibri_session *s, colibri_stats_result *stats)

@@ -34,27 +34,6 @@ typedef struct colibri_layer {
     uint32_t reserved2;
 } colibri_layer;
 
-enum colibri_op_kind {
-    COLIBRI_OP_EMBED = 1,                       /* units: rows */
-    COLIBRI_OP_ATTENTION_NORM = 2,              /* rows */
-    COLIBRI_OP_QKV = 3,                         /* strips of q, k and v */
-    COLIBRI_OP_PLACE = 4,                       /* rows: q/k norm, rotation, into the cache */
-    COLIBRI_OP_ATTEND = 5,                      /* blocks of rows x KV heads */
-    COLIBRI_OP_QUANTIZE = 6,                    /* rows: attention output */
-    COLIBRI_OP_PROJECT = 7,                     /* strips of o */
-    COLIBRI_OP_FFN_NORM = 8,                    /* rows */
-    COLIBRI_OP_DENSE_UP = 9,                    /* groups of 32 columns of the gated product */
-    COLIBRI_OP_DENSE_DOWN = 10,                 /* strips of hidden */
-    COLIBRI_OP_ROUTE = 11,                      /* blocks of rows */
-    COLIBRI_OP_EXPERT_UP = 12,                  /* experts of the pass x groups */
-    COLIBRI_OP_EXPERT_DOWN = 13,                /* strips of hidden */
-    COLIBRI_OP_SHARED_UP = 14,                  /* groups */
-    COLIBRI_OP_SHARED_DOWN = 15,                /* strips of hidden */
-    COLIBRI_OP_COMBINE = 16,                    /* rows */
-    COLIBRI_OP_FINAL_NORM = 17,                 /* rows that want logits */
-    COLIBRI_OP_HEAD = 18                        /* strips of the vocabulary */
-};
-
 typedef struct colibri_op {
     uint32_t kind;
     uint32_t layer;
@@ -139,6 +118,7 @@ struct colibri_session {
     uint32_t kernel;                            /* colibri_kernel, never AUTO */
     uint32_t reserved;
     uint64_t clock;                             /* counts leases, for the slots' order of use */
+    colibri_profile_entry profile[COLIBRI_OP_ROOM];     /* by op kind */
     uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched;
 };
 
