@@ -1,6 +1,7 @@
 /*
  * kernels_test.c: rows of inputs through what base and kernels offer inside the core, for tests/test_kernels.py, which
- * knows the answers. Built as a shared library together with core/base and core/kernels; mem.c under other names.
+ * knows the answers. Built as a shared library together with core/base and core/kernels; mem.c under other names. The
+ * portable level throughout: levels_test.c compares the others with it.
  */
 #include "kernels/kernels.h"
 
@@ -60,8 +61,9 @@ void test_quantize_rows(const float *x, uint32_t rows, uint32_t columns, int8_t 
 {
     uint32_t groups = colibri_groups(columns);
     for (uint32_t r = 0; r < rows; r++) {
-        bad[r] = colibri_quantize_row(x + (uint64_t)r * columns, columns, q + 32u * (uint64_t)r * groups,
-                                      d + (uint64_t)r * groups, sum + (uint64_t)r * groups);
+        bad[r] = colibri_quantize_row(COLIBRI_KERNEL_PORTABLE, x + (uint64_t)r * columns, columns,
+                                      q + 32u * (uint64_t)r * groups, d + (uint64_t)r * groups,
+                                      sum + (uint64_t)r * groups);
     }
 }
 
@@ -80,9 +82,10 @@ void test_product(uint32_t kind, uint32_t rows, uint32_t columns, const uint8_t 
                   const int8_t *q, const float *d, const int32_t *sum, float *out)
 {
     colibri_activation row = {x, q, d, sum};
-    for (uint32_t t = 0; t < colibri_tiles(rows); t++) {
-        colibri_tile_dot(kind, matrix + t * colibri_tile_bytes(kind, columns), columns, &row, out + 16u * t);
-    }
+    colibri_product p = {.tiles = matrix, .tile_bytes = colibri_tile_bytes(kind, columns), .kind = kind,
+                         .columns = columns, .tile_count = colibri_tiles(rows), .row_count = 1, .rows = &row,
+                         .out = out};
+    colibri_products(COLIBRI_KERNEL_PORTABLE, &p);
 }
 
 /* Checked arithmetic: how = 0 sum, 1 product, 2 round a up to a multiple of b. */
