@@ -186,8 +186,7 @@ static void colibri_carve_scratch(const colibri_view *view, const colibri_limits
     uint64_t pairs = (uint64_t)limits->batch * layout->max_top_k;
     uint64_t distinct = pairs < layout->max_experts ? pairs : layout->max_experts;
     colibri_arena_region(arena, COLIBRI_REGION_ROUTING);
-    /* a row of logits, then a word pair for every 16 of them: router.c's blocks */
-    layout->router_stride = (uint32_t)colibri_round_up(18u * (uint64_t)colibri_tiles(layout->max_experts), 16);
+    layout->router_stride = 16u * colibri_tiles(layout->max_experts);
     layout->router_logits = colibri_arena_take(arena, limits->batch, (uint64_t)layout->router_stride * 4u);
     layout->shared_switch = colibri_arena_take(arena, w->moe ? limits->batch : 0u, 4);
     layout->pairs = colibri_arena_take(arena, pairs, 4);

@@ -5,78 +5,110 @@
  */
 #include "nn/session.h"
 
-enum { COLIBRI_CHOICE_BLOCK = 16 };             /* logits whose largest is kept, so that a choice looks at few of them */
+enum { COLIBRI_CHOICE_LANES = 16, COLIBRI_CHOICE_ROOM = 32, COLIBRI_CHOICE_FEW = 32 };
 
-/* The largest of a block that was not taken yet; taken: bit i of the block. */
-static float colibri_block_top(const float *z, uint32_t count, uint32_t taken, uint32_t *index)
+/* rank[i]: how many of the n values come before value i (value descending, index ascending). No branch depends on a
+ * value, so a routing that cannot be foreseen costs no mispredictions. */
+static void colibri_choice_ranks(const float *value, uint32_t n, uint32_t *rank)
 {
-    float top = 0.0f;
-    *index = COLIBRI_NO;
-    for (uint32_t i = 0; i < count; i++) {
-        if (!(taken >> i & 1u) && (*index == COLIBRI_NO || z[i] > top)) {
-            top = z[i];
-            *index = i;
+    for (uint32_t i = 0; i < n; i++) {
+        rank[i] = 0;
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        float v = value[j];
+        for (uint32_t i = 0; i < n; i++) {
+            rank[i] += (uint32_t)(v > value[i]) | ((uint32_t)(v == value[i]) & (uint32_t)(j < i));
         }
     }
-    return top;
 }
 
-/* A block of COLIBRI_CHOICE_BLOCK logits while experts are chosen; index: of its largest that is left. */
-typedef struct colibri_choice {
-    float top;
-    uint16_t index, taken;
-} colibri_choice;
-
-static void colibri_choice_update(colibri_choice *block, const float *z, uint32_t count)
+/* At least k values are not below this: the k-th largest of the maxima of 16 lanes. experts >= 32, k <= 16. */
+static float colibri_choice_threshold(const float *z, uint32_t experts, uint32_t k)
 {
-    uint32_t index;
-    block->top = colibri_block_top(z, count, block->taken, &index);
-    block->index = (uint16_t)(index == COLIBRI_NO ? COLIBRI_CHOICE_BLOCK : index);
+    float top[COLIBRI_CHOICE_LANES];
+    uint32_t above[COLIBRI_CHOICE_LANES] = {0};
+    uint32_t whole = experts / COLIBRI_CHOICE_LANES * COLIBRI_CHOICE_LANES;
+    for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
+        top[l] = z[l];
+    }
+    for (uint32_t e = COLIBRI_CHOICE_LANES; e < whole; e += COLIBRI_CHOICE_LANES) {
+        for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
+            top[l] = z[e + l] > top[l] ? z[e + l] : top[l];
+        }
+    }
+    for (uint32_t j = 0; j < COLIBRI_CHOICE_LANES; j++) {
+        float v = top[j];
+        for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
+            above[l] += v > top[l];
+        }
+    }
+    float threshold = 0.0f;
+    uint32_t found = 0;
+    for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
+        int counts = above[l] < k && (!found || top[l] < threshold);
+        threshold = counts ? top[l] : threshold;
+        found |= above[l] < k;
+    }
+    return threshold;
+}
+
+/* The k largest one after the other: for any k, any number of experts, and values that are not numbers. */
+static void colibri_choose_in_turn(const float *z, uint32_t experts, uint32_t k, uint32_t *chosen)
+{
+    for (uint32_t held = 0; held < k; held++) {
+        uint32_t best = COLIBRI_NO, next = 0;
+        for (uint32_t e = 0; e < experts; e++) {
+            if (next < held && chosen[next] == e) {     /* taken: they stand in ascending order */
+                next++;
+            } else if (best == COLIBRI_NO || z[e] > z[best]) {
+                best = e;
+            }
+        }
+        uint32_t at = held;
+        for (; at > 0u && chosen[at - 1u] > best; at--) {
+            chosen[at] = chosen[at - 1u];
+        }
+        chosen[at] = best;
+    }
 }
 
 /* The k largest of z by (value descending, index ascending), written in ascending index order. */
-static void colibri_choose(const float *z, uint32_t experts, uint32_t k, colibri_choice *blocks, uint32_t *chosen)
+static void colibri_choose(const float *z, uint32_t experts, uint32_t k, uint32_t *chosen)
 {
-    uint32_t block_count = (experts + COLIBRI_CHOICE_BLOCK - 1u) / COLIBRI_CHOICE_BLOCK;
-    for (uint32_t b = 0; b < block_count; b++) {
-        uint32_t rest = experts - b * COLIBRI_CHOICE_BLOCK;
-        blocks[b].taken = 0;
-        colibri_choice_update(&blocks[b], z + b * COLIBRI_CHOICE_BLOCK, rest < 16u ? rest : 16u);
+    uint32_t index[COLIBRI_CHOICE_ROOM + 1], rank[COLIBRI_CHOICE_ROOM], found[COLIBRI_CHOICE_ROOM + 1];
+    float value[COLIBRI_CHOICE_ROOM];
+    uint32_t n = 0, taken = 0;
+    int all = experts <= COLIBRI_CHOICE_ROOM;
+    if ((!all && k > COLIBRI_CHOICE_LANES) || (uint64_t)experts * k <= COLIBRI_CHOICE_FEW) {
+        colibri_choose_in_turn(z, experts, k, chosen);
+        return;
     }
-    for (uint32_t held = 0; held < k; held++) {
-        uint32_t best = COLIBRI_NO;
-        for (uint32_t b = 0; b < block_count; b++) {
-            if (blocks[b].index < COLIBRI_CHOICE_BLOCK && (best == COLIBRI_NO || blocks[b].top > blocks[best].top)) {
-                best = b;
-            }
+    if (all) {
+        for (n = 0; n < experts; n++) {
+            index[n] = n;
         }
-        uint32_t e = best * COLIBRI_CHOICE_BLOCK + blocks[best].index;
-        uint32_t at = held;
-        for (; at > 0u && chosen[at - 1u] > e; at--) {
-            chosen[at] = chosen[at - 1u];
-        }
-        chosen[at] = e;
-        uint32_t rest = experts - best * COLIBRI_CHOICE_BLOCK;
-        blocks[best].taken = (uint16_t)(blocks[best].taken | 1u << blocks[best].index);
-        colibri_choice_update(&blocks[best], z + best * COLIBRI_CHOICE_BLOCK, rest < 16u ? rest : 16u);
-    }
-}
-
-/* Logits to scores in place; returns what a softmax divides by (1 for the sigmoid). */
-static float colibri_router_scores(uint32_t kernel, const colibri_layer *layer, float *z)
-{
-    uint32_t experts = layer->d.experts;
-    if (layer->d.router_score == COLIBRI_ROUTER_SIGMOID) {
+    } else {
+        float threshold = colibri_choice_threshold(z, experts, k);
         for (uint32_t e = 0; e < experts; e++) {
-            z[e] = colibri_sigmoid(z[e]);
+            index[n < COLIBRI_CHOICE_ROOM ? n : COLIBRI_CHOICE_ROOM] = e;
+            n += z[e] >= threshold;
         }
-        return 1.0f;
     }
-    float most = z[0];
-    for (uint32_t e = 1; e < experts; e++) {
-        most = z[e] > most ? z[e] : most;
+    if (n > COLIBRI_CHOICE_ROOM) {                      /* many equal ones */
+        colibri_choose_in_turn(z, experts, k, chosen);
+        return;
     }
-    return colibri_exp_sum(kernel, z, experts, most);
+    for (uint32_t i = 0; i < n; i++) {
+        value[i] = z[index[i]];
+    }
+    colibri_choice_ranks(value, n, rank);
+    for (uint32_t i = 0; i < n; i++) {
+        found[taken] = index[i];
+        taken += rank[i] < k;
+    }
+    for (uint32_t i = 0; i < k; i++) {
+        chosen[i] = found[i];
+    }
 }
 
 static void colibri_router_weights(const colibri_layer *layer, const float *score, float sum, const uint32_t *chosen,
@@ -107,14 +139,19 @@ static void colibri_route_row(colibri_session *s, const colibri_layer *layer, ui
 {
     uint32_t *chosen = colibri_pool_words(s, layer->chosen) + (uint64_t)row * layer->d.top_k;
     float *weight = colibri_pool_floats(s, layer->chosen_weight) + (uint64_t)row * layer->d.top_k;
-    colibri_choice *blocks = (colibri_choice *)(void *)(z + colibri_tiles(s->layout.max_experts) * 16u);
     float sum = 1.0f;
     if (layer->d.router_score == COLIBRI_ROUTER_SIGMOID) {      /* selection on the score */
-        sum = colibri_router_scores(s->kernel, layer, z);
-        colibri_choose(z, layer->d.experts, layer->d.top_k, blocks, chosen);
+        for (uint32_t e = 0; e < layer->d.experts; e++) {
+            z[e] = colibri_sigmoid(z[e]);
+        }
+        colibri_choose(z, layer->d.experts, layer->d.top_k, chosen);
     } else {                                                    /* softmax without bias: on the logits */
-        colibri_choose(z, layer->d.experts, layer->d.top_k, blocks, chosen);
-        sum = colibri_router_scores(s->kernel, layer, z);
+        colibri_choose(z, layer->d.experts, layer->d.top_k, chosen);
+        float most = z[chosen[0]];                              /* the largest of all is among them */
+        for (uint32_t i = 1; i < layer->d.top_k; i++) {
+            most = z[chosen[i]] > most ? z[chosen[i]] : most;
+        }
+        sum = colibri_exp_sum(s->kernel, z, layer->d.experts, most);
     }
     colibri_router_weights(layer, z, sum, chosen, weight);
 }
