@@ -9,6 +9,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -173,6 +174,21 @@ def test_a_process_that_ends_with_sleeping_workers_ends(model: Model) -> None:
             "s.feed([1, 2, 3]); s.finish(); print('fed')")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "fed\n", "")
+
+
+def test_a_command_with_workers_is_interrupted_at_once() -> None:
+    """Ctrl-C in the middle of a long text: the threads in C do not hold the process."""
+    demo = ROOT / "pytools" / "colibri" / "demo" / "demo.colibri"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "colibri", "run", str(demo), "-p", "Once", "-n", "500000", "--context", "600000", "--kv",
+         "q8", "--workers", "3", "--temperature", "1", "--no-digest"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        # a shell starts its background jobs, and so this test's children, with the signal ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    assert child.stdout and child.stdout.read(20)                   # it has begun to write
+    child.send_signal(signal.SIGINT)
+    assert child.wait(60) == 130
+    child.communicate()
 
 
 # ---- the same bits ----
