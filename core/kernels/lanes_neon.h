@@ -79,7 +79,7 @@ COLIBRI_LANEQ(ints, shift_left_23, (colibri_laneq_ints x), COLIBRI_Q)
 #undef COLIBRI_LANEQ
 
 /* Memory. `ld1` and `st1` of several registers ask for the alignment of an element alone and are one instruction; of
- * single registers compilers make 16 loads of a byte under -mstrict-align (bare metal), unless the alignment is known. */
+ * single registers compilers make 16 byte loads under -mstrict-align (bare metal), unless the alignment is known. */
 
 COLIBRI_INLINE colibri_laneq_floats colibri_laneq_load(const float *p)
 {
@@ -155,13 +155,15 @@ COLIBRI_INLINE void colibri_laneq_store_halves(uint16_t *p, colibri_laneq_floats
     vst1q_u16_x2(p, two);
 }
 
-/* The low byte of every lane, to an address divisible by 16. */
+/* The low byte of every lane. */
 COLIBRI_INLINE void colibri_laneq_store_bytes(int8_t *p, colibri_laneq_ints x)
 {
     int16x8_t first = vuzp1q_s16(vreinterpretq_s16_s32(x.a), vreinterpretq_s16_s32(x.b));
     int16x8_t second = vuzp1q_s16(vreinterpretq_s16_s32(x.c), vreinterpretq_s16_s32(x.d));
-    *(int8x16_t *)__builtin_assume_aligned(p, 16) =
-        vuzp1q_s8(vreinterpretq_s8_s16(first), vreinterpretq_s8_s16(second));
+    int8x8x2_t two;
+    two.val[0] = vmovn_s16(first);
+    two.val[1] = vmovn_s16(second);
+    vst1_s8_x2(p, two);
 }
 
 COLIBRI_INLINE int32_t colibri_laneq_int_top(colibri_laneq_ints x)

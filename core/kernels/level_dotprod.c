@@ -21,14 +21,14 @@
 typedef int32x4_t colibri_sdot_q4_sum;
 typedef int32x4_t colibri_sdot_q8_sum;
 
-COLIBRI_INLINE int32x4_t colibri_sdot_q4_begin(int32x4_t offset)
+COLIBRI_INLINE int32x4_t colibri_sdot_q4_begin(int32x4_t start)
 {
-    return offset;
+    return start;
 }
 
-COLIBRI_INLINE int32x4_t colibri_sdot_q4_end(int32x4_t dots, int32x4_t offset)
+COLIBRI_INLINE int32x4_t colibri_sdot_q4_end(int32x4_t dots, int32x4_t start)
 {
-    (void)offset;
+    (void)start;
     return dots;
 }
 

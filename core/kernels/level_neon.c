@@ -29,10 +29,10 @@ COLIBRI_INLINE int8x16_t colibri_mlal_quad(int8x16_t x, uint32_t quad)
     }
 }
 
-COLIBRI_INLINE colibri_mlal_q4_sum colibri_mlal_q4_begin(int32x4_t offset)
+COLIBRI_INLINE colibri_mlal_q4_sum colibri_mlal_q4_begin(int32x4_t start)
 {
     colibri_mlal_q4_sum zero = {vdupq_n_s16(0), vdupq_n_s16(0)};
-    (void)offset;
+    (void)start;
     return zero;
 }
 
@@ -53,9 +53,9 @@ COLIBRI_INLINE void colibri_mlal_q4_dot(colibri_mlal_q4_sum *dots, int8x16_t w, 
     __asm__ volatile("" : "+w"(dots->a), "+w"(dots->b));
 }
 
-COLIBRI_INLINE int32x4_t colibri_mlal_q4_end(colibri_mlal_q4_sum dots, int32x4_t offset)
+COLIBRI_INLINE int32x4_t colibri_mlal_q4_end(colibri_mlal_q4_sum dots, int32x4_t start)
 {
-    return vpadalq_s16(offset, vpaddq_s16(dots.a, dots.b));
+    return vpadalq_s16(start, vpaddq_s16(dots.a, dots.b));
 }
 
 COLIBRI_INLINE colibri_mlal_q8_sum colibri_mlal_q8_begin(void)

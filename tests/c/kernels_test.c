@@ -5,6 +5,8 @@
  */
 #include "kernels/kernels.h"
 
+enum { MOST_GROUPS = 8 };               /* of a row in these tests */
+
 void test_exp(const float *x, float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -59,11 +61,15 @@ void test_floats(const uint16_t *half, float *x, uint32_t n)
 void test_quantize_rows(const float *x, uint32_t rows, uint32_t columns, int8_t *q, float *d, int32_t *sum,
                         int32_t *bad)
 {
-    uint32_t groups = colibri_groups(columns);
+    colibri_group row[MOST_GROUPS];
+    uint64_t groups = colibri_groups(columns);
     for (uint32_t r = 0; r < rows; r++) {
-        bad[r] = colibri_quantize_row(COLIBRI_KERNEL_PORTABLE, x + (uint64_t)r * columns, columns,
-                                      q + 32u * (uint64_t)r * groups, d + (uint64_t)r * groups,
-                                      sum + (uint64_t)r * groups);
+        bad[r] = colibri_quantize_row(COLIBRI_KERNEL_PORTABLE, x + (uint64_t)r * columns, columns, row);
+        for (uint64_t g = 0; g < groups; g++) {
+            colibri_copy(q + 32u * (r * groups + g), row[g].q, 32);
+            d[r * groups + g] = row[g].d;
+            sum[r * groups + g] = row[g].start / -8;
+        }
     }
 }
 
@@ -81,7 +87,13 @@ void test_groups(const float *w, uint32_t groups, uint32_t count, int four_bits,
 void test_product(uint32_t kind, uint32_t rows, uint32_t columns, const uint8_t *matrix, const float *x,
                   const int8_t *q, const float *d, const int32_t *sum, float *out)
 {
-    colibri_activation row = {x, q, d, sum};
+    colibri_group groups[MOST_GROUPS];
+    colibri_activation row = {x, groups};
+    for (uint32_t g = 0; g < colibri_groups(columns); g++) {
+        colibri_copy(groups[g].q, q + 32u * g, 32);
+        groups[g].d = d[g];
+        groups[g].start = -8 * sum[g];
+    }
     colibri_product p = {.tiles = matrix, .tile_bytes = colibri_tile_bytes(kind, columns), .kind = kind,
                          .columns = columns, .tile_count = colibri_tiles(rows), .row_count = 1, .rows = &row,
                          .out = out};
