@@ -12,12 +12,15 @@ from cli_kit import Capture
 
 from colibri import bench_bandwidth, cli
 from colibri import bench_machine as machine
+from colibri.bench_profile import counter
 from colibri.bench_rows import Course, Case, Track, percentile
 from colibri.bench_svg import roofline_svg
 from colibri.bench_targets import OTHER_TARGETS
-from colibri.bench_traffic import Traffic, Window, traffic_of
+from colibri.bench_traffic import Experts, Traffic, Window, traffic_of
 from colibri.blobfile import BlobFile
+from colibri.description import EVERY_LAYER
 from colibri.engine import Limits, Model, Session
+from colibri.library import names
 from colibri.synth import Spec, write_random_blob
 from colibri.targets import pick
 
@@ -61,8 +64,13 @@ def test_bytes_of_a_token_follow_from_the_tables(blob: Path) -> None:
     embed = next(size for (_, role), size in sizes.items() if role == "EMBED")
     resident = sum(size for (_, role), size in sizes.items() if not role.startswith("EXPERT_")) - embed
     gate, down = 2 * 576, 4 * 576  # tiles of one pair of groups, q4
-    assert traffic.experts == ((2 * gate + down, 6, 2),) * 2
-    assert traffic.always == resident and traffic.per_row == embed // 96
+    matrices = (Experts("EXPERT_UP", gate, 6, 2),) * 2 + (Experts("EXPERT_DOWN", down, 6, 2),)
+    assert traffic.experts == matrices * 2
+    assert sum(traffic.always.values()) == resident and traffic.per_row == embed // 96
+    assert traffic.always["HEAD"] == sizes[EVERY_LAYER, "HEAD"] and set(traffic.always) <= set(
+        names("colibri_op_kind").values()
+    )
+    assert traffic.always["ROUTE"] == 2 * sizes[0, "ROUTER"]
     assert traffic.weights(1) == pytest.approx(resident + embed // 96 + 2 * 2 * (2 * gate + down))
     assert traffic.weights(10000) == pytest.approx(
         resident + 10000 * (embed // 96) + 2 * 6 * (2 * gate + down)
@@ -71,13 +79,13 @@ def test_bytes_of_a_token_follow_from_the_tables(blob: Path) -> None:
 
 def test_cached_positions_and_windows() -> None:
     """A window ends the growth; rows of one pass read together."""
-    traffic = Traffic(0, 0, (), (Window(None, 0.25), Window(8, 0.75)))
+    traffic = Traffic({}, 0, (), (Window(None, 0.25), Window(8, 0.75)))
     assert traffic.cache(0, 1, 100) == 100
     assert traffic.cache(3, 1, 100) == 400
     assert traffic.cache(99, 1, 100) == 0.25 * 100 * 100 + 0.75 * 8 * 100
     assert traffic.cache(96, 4, 100) == 0.25 * 100 * 100 + 0.75 * 11 * 100
-    assert traffic.run(3, 1, 0, 100) == 100 + 200 + 300
-    assert traffic.run(5, 4, 0, 100) == 400 + 500
+    assert traffic.run(3, 1, 0, 100) == {"EMBED": 0, "ATTEND": 100 + 200 + 300}
+    assert traffic.run(5, 4, 0, 100)["ATTEND"] == 400 + 500
 
 
 def test_rows_and_multiply_adds_are_counted(blob: Path) -> None:
@@ -115,6 +123,31 @@ def test_percentiles() -> None:
     ordered = list(range(1, 101))
     assert [percentile(ordered, p) for p in (0.5, 0.99, 0.999, 0.001)] == [50, 99, 100, 1]
     assert percentile([7], 0.5) == 7
+
+
+def test_a_profile_accounts_for_every_op(blob: Path) -> None:
+    """Runs, units, multiply-adds and bytes by op add up to what the session and the tables say."""
+    model = Model.open(blob)
+    clock, rate = counter()
+    with Session(model, Limits(context=80, batch=16, rewind=24), clock=clock) as session:
+        track = Track(session, traffic_of(BlobFile(blob)))
+        row = track.measure(Case("tg", 5, 20), Course(2, ticks_per_ns=rate))
+        plain = track.measure(Case("pp", 20), Course(1, ticks_per_ns=rate))
+    assert row.profile is not None and plain.profile is not None and rate > 0
+    ops = {op["op"]: op for op in row.profile}
+    assert sum(op["macs"] for op in row.profile) == row.macs_per_token == PER_TOKEN + HEAD
+    assert abs(sum(op["bytes"] for op in row.profile) - row.bytes_per_token) < len(ops)
+    assert abs(sum(op["share"] for op in row.profile) - 1) < 1e-9
+    assert ops["head"]["macs"] == HEAD and ops["head"]["runs"] == 1 and ops["head"]["units"] == 3
+    assert ops["route"]["macs"] == 2 * 6 * 64
+    assert (ops["expert_up"]["macs"], ops["expert_down"]["macs"]) == (2 * 2 * 2 * 64 * 32, 2 * 2 * 64 * 32)
+    assert list(ops)[0] == "embed" and list(ops)[-1] == "head"
+    assert ops["route"]["runs"] == 2 and ops["route"]["bytes"] > 0 and "dense_up" not in ops
+    assert sum(op["runs"] for op in row.profile) == model.plan(Limits()).ops
+    assert {op["op"]: op["runs"] for op in plain.profile}["head"] == 2 / 20
+    with Session(model, Limits(context=8)) as session:
+        row = Track(session, traffic_of(BlobFile(blob))).measure(Case("tg", 2), Course(1))
+        assert row.profile is None
 
 
 # ---- the machine ----
@@ -172,6 +205,7 @@ def test_the_last_line_is_what_side_by_side_reads(blob: Path, tmp_path: Path, ca
         "2",
         "--quiet",
         "--micro",
+        "--profile",
         "--kernel",
         "portable",
         "--kv",
@@ -195,7 +229,11 @@ def test_the_last_line_is_what_side_by_side_reads(blob: Path, tmp_path: Path, ca
         assert len(row["runs"]) == len(row["others"]) == len(row["bandwidths"]) == 2
         assert row["min"] <= row["median"] <= row["max"] and row["bandwidth"] > 0 and row["share"] >= 0
     assert set(made["memory_mib"]) == {"before", "open", "threads 1", "threads 2"}
-    assert "(portable)" in made["engine"] and made["kernel"] == "portable" and isinstance(made["binding_ns"], float)
+    assert (
+        "(portable)" in made["engine"]
+        and made["kernel"] == "portable"
+        and isinstance(made["binding_ns"], float)
+    )
     assert made["batch"] == 20 and len(made["pool_bytes"]) == 2 and made["open_us"]["core"] > 0
     picture(svg.read_text(encoding="utf-8"), made["rows"])
 

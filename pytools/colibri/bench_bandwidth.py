@@ -31,7 +31,9 @@ READINGS = 5
 def measure_library() -> Any:
     """libmeasure.so: the package's, or of a build folder."""
     maker = cffi.FFI()
-    maker.cdef("uint64_t colibri_measure_read(const void *, uint64_t, uint32_t);")
+    maker.cdef(
+        "uint64_t colibri_measure_read(const void *, uint64_t, uint32_t); uint64_t colibri_measure_clock(void *);"
+    )
     folder = f"linux_{platform.machine()}"
     root = library.repository()
     places = [library.data_folder() / folder]

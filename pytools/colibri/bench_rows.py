@@ -17,6 +17,7 @@ from typing import Any
 from . import bench_machine as machine
 from . import library
 from .bench_bandwidth import Meter
+from .bench_profile import profile_of, read_profile
 from .bench_traffic import Traffic
 from .engine import ALL_SEQUENCES, NEXT_POSITION, UNLIMITED, CoreError, Session
 
@@ -59,6 +60,7 @@ class Row:
     p50_us: float | None = None  # per decoded token
     p99_us: float | None = None
     p999_us: float | None = None
+    profile: list[dict[str, Any]] | None = None  # by op of the tape, where it was asked for
 
     def document(self) -> dict[str, Any]:
         """For JSON, rounded."""
@@ -66,6 +68,8 @@ class Row:
 
 
 def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(one) for key, one in value.items()}
     if isinstance(value, float):
         return round(value, 4 if abs(value) < 10 else 2)
     return [_rounded(one) for one in value] if isinstance(value, list) else value
@@ -84,6 +88,7 @@ class Course:
     quiet_seconds: float = 0.0
     quiet_share: float = 0.1
     meter: Meter | None = None
+    ticks_per_ns: float = 1.0  # of the profile's clock
     tell: Callable[[Row], None] = lambda row: None
 
 
@@ -169,6 +174,7 @@ class Track:
         self.go_to(case.depth)
         self.once(case)
         macs = self.session.stats().macs
+        read_profile(self.session)  # from here on
         for _ in range(course.repeats):
             if course.quiet_seconds:
                 machine.wait_quiet(course.quiet_seconds, course.quiet_share)
@@ -187,14 +193,19 @@ class Track:
             each += [end - start for start, end in zip([begun, *stamps], stamps, strict=False)]
         row.tokens = case.count * course.repeats
         row.macs_per_token = (self.session.stats().macs - macs) // row.tokens
-        self._settle(row, case, each)
+        self._settle(row, case, each, course)
         course.tell(row)
         return row
 
-    def _settle(self, row: Row, case: Case, each: list[int]) -> None:
+    def _settle(self, row: Row, case: Case, each: list[int], course: Course) -> None:
         """Medians and shares."""
         row.median, row.min, row.max = statistics.median(row.runs), min(row.runs), max(row.runs)
-        row.bytes_per_token = self.bytes_per_token(case)
+        bytes_of = self.traffic_per_token(case)
+        row.bytes_per_token = round(sum(bytes_of.values()))
+        if self.session.clock is not None:
+            row.profile = profile_of(
+                self.session, bytes_of, self.traffic.router_macs, row.tokens, course.ticks_per_ns
+            )
         row.gmacs = row.median * row.macs_per_token / 1e9
         if row.bandwidths:
             row.bandwidth = statistics.median(row.bandwidths)
@@ -207,10 +218,11 @@ class Track:
             each.sort()
             row.p50_us, row.p99_us, row.p999_us = (percentile(each, p) / 1e3 for p in (0.5, 0.99, 0.999))
 
-    def bytes_per_token(self, case: Case) -> int:
-        """Mean over the tokens of one run."""
+    def traffic_per_token(self, case: Case) -> dict[str, float]:
+        """Bytes by op, the mean over the tokens of one run."""
         position, step = self.session.plan.kv_bytes_per_token, 1 if case.kind == "tg" else self.batch
-        return round(self.traffic.run(case.count, step, case.depth, position) / case.count)
+        found = self.traffic.run(case.count, step, case.depth, position)
+        return {op: size / case.count for op, size in found.items()}
 
     def overhead_ns(self, rounds: int = 20000) -> float:
         """What the loop itself costs per token: the same loop around two calls that do next to nothing."""

@@ -102,7 +102,9 @@ def measure_target(
         row.tokens = case.count * len(row.runs)
         row.median, row.min, row.max = statistics.median(row.runs), min(row.runs), max(row.runs)
         step = 1 if case.kind == "tg" else batch
-        row.bytes_per_token = round(traffic.run(case.count, step, case.depth, position) / case.count)
+        row.bytes_per_token = round(
+            sum(traffic.run(case.count, step, case.depth, position).values()) / case.count
+        )
         row.gmacs = 0.0 if scale.counted else row.median * row.macs_per_token / 1e9
         output.note(f"{row.test} at depth {row.depth} on {name}: {row.median:,.2f} {_unit(scale)}")
         rows.append(row.document())

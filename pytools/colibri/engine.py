@@ -172,8 +172,11 @@ class Session:
     """A running model in a pool of its own (or the caller's). A context manager: leaving it stops the
     session."""
 
-    def __init__(self, model: Model, limits: Limits | None = None, *, pool: Any = None) -> None:
-        self.model = model
+    def __init__(
+        self, model: Model, limits: Limits | None = None, *, pool: Any = None, clock: Any = None
+    ) -> None:
+        """clock: a C function (colibri_clock_hook) that colibri_profile measures with."""
+        self.model, self.clock = model, clock
         self.limits = limits or Limits()
         self.plan = model.plan(self.limits)
         self.vocab = model.info().vocab
@@ -207,6 +210,8 @@ class Session:
     def _hooks(self) -> Any:
         """Hooks for what the limits ask for: workers as threads, bytes by copying from the mapped file."""
         hooks = new("colibri_hooks")
+        if self.clock is not None:
+            hooks.clock = self.clock
         if self.limits.workers > 1:
             self._crew = Crew(self.limits.workers)
             weakref.finalize(self, self._crew.end)  # of a session that nobody closes

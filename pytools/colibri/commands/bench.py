@@ -12,6 +12,7 @@ from .. import bench_machine as machine
 from .. import kernels, library
 from ..bench_bandwidth import Meter, meter
 from ..bench_binding import binding_ns
+from ..bench_profile import counter
 from ..bench_rows import Course, Row, Case, Track
 from ..bench_svg import roofline_svg
 from ..bench_targets import OTHER_TARGETS, measure_target
@@ -96,6 +97,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first take the file out of the page cache, so that it comes in huge pages",
     )
+    parser.add_argument("--profile", action="store_true", help="also where the time goes, by op of the tape")
     parser.add_argument("--micro", action="store_true", help="also what binding a resident expert costs")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the roofline and what was reached")
     parser.add_argument(
@@ -166,12 +168,13 @@ def run_here(
         Course(options.reps, options.quiet_s, options.quiet_share),
     )
     course.meter, course.tell = bandwidth, lambda row: output.note(sentence(row))
+    clock, course.ticks_per_ns = counter() if options.profile else (None, 1.0)
     rows: list[Row] = []
     pools, starts, overhead = [], [], 0.0
     for workers in options.threads:
         limits = limits_of(options, tests, workers)
         begun = time.perf_counter()
-        with Session(model, limits) as session:
+        with Session(model, limits, clock=clock) as session:
             starts.append(time.perf_counter() - begun)
             pools.append(session.plan.pool_bytes)
             track = Track(session, traffic)
@@ -254,6 +257,9 @@ def show(document: dict[str, Any], output: Output) -> None:
         f"{document['engine']} on {document['model']}, {document.get('processor', document['target'])}"
     )
     output.result(table([[row[i] for i in keep] for row in cells], right=set(range(1, len(keep)))))
+    for row in document["rows"]:
+        if row.get("profile"):
+            show_profile(row, output)
     if "open_us" in document:
         output.result(
             f"open {document['open_us']['all']:.0f} us (core {document['open_us']['core']:.0f}), "
@@ -268,6 +274,24 @@ def show(document: dict[str, Any], output: Output) -> None:
                 + ", ".join(f"{kind} {size:,.1f}" for kind, size in sizes.items())
                 + " MiB"
             )
+
+
+def show_profile(row: dict[str, Any], output: Output) -> None:
+    """One row's ops."""
+    cells = [["op", "us/token", "share", "runs", "units", "GMAC/s", "GB/s"]]
+    for op in row["profile"]:
+        cells.append(
+            [
+                op["op"],
+                f"{op['us']:,.2f}",
+                f"{100 * op['share']:.1f} %",
+                f"{op['runs']:,.2f}",
+                f"{op['units']:,.1f}",
+            ]
+            + [f"{op[name]:.1f}" if op[name] else "" for name in ("gmacs", "gbs")]
+        )
+    output.result(f"\n{row['test']} at depth {row['depth']}, {row['threads']} worker(s), per token:")
+    output.result(table(cells, right=set(range(1, 7))) + "\n")
 
 
 def draw(path: Path, document: dict[str, Any], output: Output) -> None:
