@@ -1,0 +1,144 @@
+/*
+ * level_relaxed.c: the kernels for WebAssembly with the relaxed integer dot; see kernels.h. They are
+ * level_simd128.c's except for the products of q4; those of q8 would gain nothing where the dot is built from
+ * multiplications of unsigned by signed bytes, as on most x86-64: a q8 weight has too many bits for the operand that
+ * must be positive.
+ */
+#include "kernels/kernels.h"
+
+#if COLIBRI_HAS_RELAXED
+
+#include "kernels/lanes_simd128.h"
+
+/* Engines may answer in their own way as soon as the second operand leaves 0 .. 127: here it is a nibble, 0 .. 15.
+ * Bytes of a line pair with activations as they stand: 4 columns of one row. Two neighbours are added in 16 bits,
+ * where a group's 8 times fit: 8 * 2 * 15 * 127 = 30,480; they are widened once. */
+typedef v128_t colibri_dotx_sums;
+
+COLIBRI_INLINE int32_t colibri_dotx_begin(const uint32_t kind, int32_t start)
+{
+    (void)kind;
+    return start;
+}
+
+COLIBRI_INLINE void colibri_dotx_prepare(const uint32_t kind, const int8_t *q, uint32_t *words, uint32_t stride)
+{
+    (void)kind;
+    wasm_v128_store(words, wasm_v128_load(q));
+    wasm_v128_store(words + stride, wasm_v128_load(q + 16));
+}
+
+COLIBRI_INLINE uint32_t colibri_dotx_phases(const uint32_t kind)
+{
+    (void)kind;
+    return 2;
+}
+
+COLIBRI_INLINE uint32_t colibri_dotx_place(const uint32_t kind, uint32_t phase)
+{
+    (void)kind;
+    return phase;
+}
+
+COLIBRI_INLINE void colibri_dotx_weights(const uint32_t kind, const uint32_t phase, const uint8_t *lines, v128_t w[4])
+{
+    v128_t nibble = colibri_lane128_keep(wasm_i8x16_const_splat(15));
+    (void)kind;
+    for (uint32_t i = 0; i < 2u; i++) {
+        v128_t v = wasm_v128_load(lines + 64u * (2u * phase + i));
+        w[2u * i] = wasm_v128_and(v, nibble);
+        w[2u * i + 1u] = wasm_v128_and(wasm_u16x8_shr(v, 4), nibble);
+    }
+}
+
+COLIBRI_INLINE v128_t colibri_dotx_start(const uint32_t kind, const uint32_t *begin)
+{
+    (void)kind;
+    (void)begin;
+    return wasm_i32x4_const_splat(0);
+}
+
+COLIBRI_INLINE void colibri_dotx_add(const uint32_t kind, uint32_t phase, v128_t *sums, const v128_t w[4], v128_t x)
+{
+    (void)kind;
+    (void)phase;
+    v128_t sum = *sums;
+    sum = wasm_i16x8_add(sum, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_i32x4_shuffle(x, x, 0, 0, 0, 0), w[0]));
+    sum = wasm_i16x8_add(sum, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_i32x4_shuffle(x, x, 1, 1, 1, 1), w[1]));
+    sum = wasm_i16x8_add(sum, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_i32x4_shuffle(x, x, 2, 2, 2, 2), w[2]));
+    sum = wasm_i16x8_add(sum, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_i32x4_shuffle(x, x, 3, 3, 3, 3), w[3]));
+    COLIBRI_FENCE(sum);
+    *sums = sum;
+}
+
+COLIBRI_INLINE v128_t colibri_dotx_end(const uint32_t kind, v128_t sums, const uint32_t *begin)
+{
+    (void)kind;
+    v128_t wide = wasm_i32x4_dot_i16x8(sums, colibri_lane128_keep(wasm_i16x8_const_splat(1)));
+    return wasm_i32x4_add(wide, wasm_v128_load32_splat(begin));
+}
+
+#define LEVEL(name) colibri_relaxed_##name
+#define DOT(name) colibri_dotx_##name
+#define LEVEL_WORDS 8u
+#define LEVEL_Q8 0
+#define LEVEL_ROWS 4u
+#include "kernels/tiles_simd128.inc"
+
+void colibri_relaxed_products(const colibri_product *p)
+{
+    if (p->kind == COLIBRI_KIND_Q4) {
+        colibri_relaxed_quantized(p);
+    } else {
+        colibri_simd128_products(p);
+    }
+}
+
+#include "kernels/level_end.inc"
+
+int colibri_relaxed_quantize_row(const float *x, uint32_t columns, colibri_group *groups)
+{
+    return colibri_simd128_quantize_row(x, columns, groups);
+}
+
+int colibri_relaxed_rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    return colibri_simd128_rms_norm(y, x, w, n, eps);
+}
+
+int colibri_relaxed_gate(float *g, const float *u, uint32_t n)
+{
+    return colibri_simd128_gate(g, u, n);
+}
+
+void colibri_relaxed_add_scaled(float *y, const float *x, float w, uint32_t n)
+{
+    colibri_simd128_add_scaled(y, x, w, n);
+}
+
+float colibri_relaxed_exp_sum(float *z, uint32_t n, float most)
+{
+    return colibri_simd128_exp_sum(z, n, most);
+}
+
+uint32_t colibri_relaxed_amax_bits(const float *x, uint32_t n)
+{
+    return colibri_simd128_amax_bits(x, n);
+}
+
+int colibri_relaxed_soften(float *s, const colibri_score_span *span, float *sum)
+{
+    return colibri_simd128_soften(s, span, sum);
+}
+
+void colibri_relaxed_mix(const colibri_mixture *m)
+{
+    colibri_simd128_mix(m);
+}
+
+void colibri_relaxed_store_halves(uint16_t *half, const float *x, uint32_t n)
+{
+    colibri_simd128_store_halves(half, x, n);
+}
+
+#endif
