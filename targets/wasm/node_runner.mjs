@@ -1,9 +1,15 @@
-// Runs a job (targets/runner/runner.h) in colibri.wasm with node and prints its report.
-//   node node_runner.mjs colibri.wasm JOB BLOB
-// The exit code is the job's; 64: wrong command line, 66: a file cannot be read, 70: trap, 71: no memory.
-import { openSync, fstatSync, readSync, readFileSync, writeSync } from "node:fs";
+// Runs a job (targets/runner/runner.h) in a Colibri module with node and prints its report.
+//   node node_runner.mjs MODULE JOB BLOB
+// MODULE is a .wasm file, or the folder of all three: then the module of the job's kernel level, or the best one that
+// this engine accepts and computes right.
+// The exit code is the job's; 64: wrong command line, 66: a file cannot be read, 70: trap, 71: no memory,
+// 72: the engine refuses the module.
+import { openSync, fstatSync, readSync, readFileSync, statSync, writeSync } from "node:fs";
+import { join } from "node:path";
 
-const PAGE = 65536, CHUNK = 1 << 24, REGION_BYTES_AT = 24;
+const PAGE = 65536, CHUNK = 1 << 24, REGION_BYTES_AT = 24, KERNEL_AT = 136;
+// the best first, with its colibri_kernel of colibri.h
+const MODULES = [["colibri_relaxed.wasm", 8], ["colibri_simd128.wasm", 7], ["colibri.wasm", 1]];
 const round64 = (n) => Math.ceil(n / 64) * 64;
 
 function fail(code, text) {
@@ -21,13 +27,33 @@ function place(path, memory, at, bytes) {
   }
 }
 
-const [modulePath, jobPath, blobPath] = process.argv.slice(2);
-if (blobPath === undefined) fail(64, "usage: node node_runner.mjs colibri.wasm JOB BLOB");
+// The module at a path, or null if this engine does not take it or answers its known vectors wrongly.
+function usable(path) {
+  const bytes = readFileSync(path);
+  if (!WebAssembly.validate(bytes)) return null;
+  const module = new WebAssembly.Module(bytes);
+  const { exports } = new WebAssembly.Instance(module, { env: { memory: new WebAssembly.Memory({ initial: 64 }) } });
+  return exports.colibri_runner_engine_fits() === 1 ? { module, heap: exports.__heap_base.value } : null;
+}
 
-let module, jobBytes, blobBytes, regionBytes;
+// Of the folder's modules the one of a kernel level, else the first that is usable.
+function choose(path, kernel) {
+  if (!statSync(path).isDirectory()) return usable(path);
+  const named = MODULES.filter(([, level]) => level === kernel);
+  for (const [name] of named.length > 0 ? named : MODULES) {
+    const found = usable(join(path, name));
+    if (found !== null) return found;
+  }
+  return null;
+}
+
+const [modulePath, jobPath, blobPath] = process.argv.slice(2);
+if (blobPath === undefined) fail(64, "usage: node node_runner.mjs MODULE JOB BLOB");
+
+let chosen, jobBytes, blobBytes, regionBytes;
 try {
-  module = new WebAssembly.Module(readFileSync(modulePath));
   const job = readFileSync(jobPath);
+  chosen = choose(modulePath, job.readUInt32LE(KERNEL_AT));
   jobBytes = job.length;
   regionBytes = Number(job.readBigUInt64LE(REGION_BYTES_AT));
   blobBytes = fstatSync(openSync(blobPath, "r")).size;
@@ -35,9 +61,10 @@ try {
   fail(66, error.message);
 }
 
-// The module's own data ends at __heap_base, known once it is instantiated; a first instance tells.
-const small = new WebAssembly.Memory({ initial: 64 });
-const heap = new WebAssembly.Instance(module, { env: { memory: small } }).exports.__heap_base.value;
+if (chosen === null) fail(72, `${modulePath}: node ${process.version} does not take this module`);
+
+// The module's own data ends at __heap_base, which a first instance has told.
+const { module, heap } = chosen;
 const jobAt = round64(heap), blobAt = round64(jobAt + jobBytes), regionAt = round64(blobAt + blobBytes);
 let memory;
 try {
