@@ -238,19 +238,23 @@ def show(document: dict[str, Any], output: Output) -> None:
     cells = [
         ["test", "depth", "workers", rate, "min", "max", "others", "GMAC/s", "MB/token", "GB/s", "share"]
     ]
-    cells[0] += ["p50 us", "p99 us", "p99.9 us"]
+    cells[0] += ["p50 us", "p99 us", "p99.9 us", "per MAC"]
     for row in document["rows"]:
         share, speed = row.get("share"), row.get("bandwidth")
         cells.append(
             [row["test"], str(row["depth"]), str(row["threads"])]
             + [f"{row[name]:,.2f}" for name in ("median", "min", "max")]
-            + [f"{max(row['others'], default=0):.2f}", f"{row['gmacs']:.1f}"]
+            + [
+                f"{max(row['others']):.2f}" if row["others"] else "",
+                f"{row['gmacs']:.1f}" if row["gmacs"] else "",
+            ]
             + [f"{row['bytes_per_token'] / 1e6:.2f}"]
             + ["" if speed is None else f"{speed:.1f}", "" if share is None else f"{share:.2f}"]
             + [
                 "" if row.get(name) is None else f"{row[name]:,.0f}"
                 for name in ("p50_us", "p99_us", "p999_us")
             ]
+            + [f"{row['instructions_per_mac']:.4f}" if "instructions_per_mac" in row else ""]
         )
     keep = [i for i in range(len(cells[0])) if i < 6 or any(row[i] for row in cells[1:])]
     output.result(
