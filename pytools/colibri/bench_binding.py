@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from .bench_rows import Case, Track
@@ -29,10 +30,10 @@ def binding_ns(kernel: str = "auto") -> float:
         write_random_blob(path, SPEC, kinds="q4")
         model, traffic = Model.open(path), traffic_of(BlobFile(path))
         slots = SPEC.layers * SPEC.experts
-        common = {"context": CONTEXT, "batch": CONTEXT, "kernel": kernel}
+        limits = Limits(context=CONTEXT, batch=CONTEXT, kernel=kernel)
         with (
-            Session(model, Limits(**common)) as plain,
-            Session(model, Limits(**common, slots=slots, stream_experts=True)) as streamed,
+            Session(model, limits) as plain,
+            Session(model, replace(limits, slots=slots, stream_experts=True)) as streamed,
         ):
             tracks = [Track(session, traffic) for session in (plain, streamed)]
             return _difference(tracks) / (SPEC.layers * SPEC.top_k)
