@@ -1,7 +1,7 @@
 /*
  * host.c: kernel levels of this processor. x86-64: CPUID says what the processor has, XGETBV which registers the
- * system saves. ARM64: Advanced SIMD is always there, host_port.h says the rest. WebAssembly: an engine that could not
- * run the module would not have loaded it, so whatever is compiled in is there.
+ * system saves. ARM64: host_port.h says it. WebAssembly: an engine that could not run the module would not have loaded
+ * it, so whatever is compiled in is there.
  */
 #include "host.h"
 
@@ -64,7 +64,9 @@ uint32_t colibri_host_kernels(void)
 
 uint32_t colibri_host_kernels(void)
 {
-    return LEVEL(PORTABLE) | LEVEL(NEON) | (colibri_host_dotprod() != 0u ? LEVEL(DOTPROD) : 0u);
+    uint32_t vectors = colibri_host_vectors();
+    return LEVEL(PORTABLE) | (vectors >= COLIBRI_HOST_NEON ? LEVEL(NEON) : 0u)
+           | (vectors >= COLIBRI_HOST_DOTPROD ? LEVEL(DOTPROD) : 0u);
 }
 
 #elif defined(__wasm__)

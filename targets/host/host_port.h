@@ -6,7 +6,9 @@
 
 #include <stdint.h>
 
-/* Does the processor have the integer dot products of ARMv8.2? */
-uint32_t colibri_host_dotprod(void);
+/* What vector code may run: none, as where memory is not Normal and an unaligned load would fault; Advanced SIMD; and
+ * the integer dot products of ARMv8.2. */
+enum colibri_host_vector { COLIBRI_HOST_SCALAR = 0, COLIBRI_HOST_NEON = 1, COLIBRI_HOST_DOTPROD = 2 };
+uint32_t colibri_host_vectors(void);
 
 #endif
