@@ -72,7 +72,8 @@ static void measure(colibri_session *s, const float *logits, uint32_t experts, u
     qsort(took, REPEATS, sizeof *took, ascending);
     qsort(copy, REPEATS, sizeof *copy, ascending);
     printf("router %3u top-%u %-13s median %6.0f ns, least %6.0f\n", experts, top_k,
-           renormalise == COLIBRI_RENORMALISE_SUM ? "renormalised" : "plain", took[REPEATS / 2] - copy[REPEATS / 2], took[0] - copy[0]);
+           renormalise == COLIBRI_RENORMALISE_SUM ? "renormalised" : "plain", took[REPEATS / 2] - copy[REPEATS / 2],
+           took[0] - copy[0]);
 }
 
 int main(int argc, char **argv)
