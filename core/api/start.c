@@ -203,8 +203,8 @@ int32_t colibri_start(const colibri_model *model, const colibri_limits *limits, 
         s->state == COLIBRI_STATE_STARTING) {
         return colibri_bring_resident(s, detail);
     }
-    int32_t status = colibri_check_build(limits->kernel, detail);
-    status = status < 0 ? status : colibri_layout_of(view, limits, &layout, &arena, detail);
+    int32_t status = colibri_layout_of(view, limits, &layout, &arena, detail);
+    status = status < 0 ? status : colibri_check_build(limits->kernel, detail);
     status = status < 0 ? status : colibri_check_reach(view, limits, hooks, detail);
     status = status < 0 ? status : colibri_check_pool(pool, pool_bytes, &layout, detail);
     status = status < 0 ? status : colibri_carve(view, limits, hooks, &layout, s, detail);

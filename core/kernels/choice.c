@@ -52,7 +52,8 @@ static void colibri_probe_make(colibri_probe_set *set, uint32_t kind)
         set->rows[r].x = 0;
         set->rows[r].groups = set->groups + 2u * r;
     }
-    set->p = (colibri_product){tile, pair, kind, COLIBRI_PROBE_COLUMNS, 2, COLIBRI_PROBE_ROWS, 0, 0, set->rows, set->out, 32};
+    set->p = (colibri_product){tile, pair, kind, COLIBRI_PROBE_COLUMNS, 2, COLIBRI_PROBE_ROWS, 0, 0, set->rows,
+                               set->out, 32};
 }
 
 /* A product of two tiles with five rows, at this level and at the portable one. */

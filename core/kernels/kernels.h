@@ -23,7 +23,7 @@
 typedef struct colibri_group {
     int8_t q[COLIBRI_GROUP];                    /* -127 .. 127, zero behind the last column */
     float d;                                    /* x = q * d */
-    int32_t start;                              /* -8 * the sum of q: what dots with weights stored as w + 8 begin with */
+    int32_t start;                              /* -8 * the sum of q: what dots with w + 8 begin with */
 } colibri_group;
 COLIBRI_ASSERT_SIZE(colibri_group, 40);
 
@@ -79,8 +79,8 @@ float colibri_exp_sum(uint32_t kernel, float *z, uint32_t n, float most);
 uint32_t colibri_amax_bits(uint32_t kernel, const float *x, uint32_t n);
 
 /* Scores of one row and head, by position; s[0] belongs to position `base`, a multiple of 16; only first .. last are
- * looked at, though whole tiles of 16 may be read and written. s = exp(s * scale - max), *sum in 16 partials by position
- * mod 16. Returns 1 when some score is not finite. */
+ * looked at, though whole tiles of 16 may be read and written. s = exp(s * scale - max), *sum in 16 partials by
+ * position mod 16. Returns 1 when some score is not finite. */
 typedef struct colibri_score_span {
     uint32_t base, first, last;
     float scale;

@@ -1,7 +1,7 @@
 /*
- * lanes_avx2.h: the lane primitives of rows_template.inc, mix_template.inc and tiles_template.inc for AVX2 with F16C: 16
- * lanes are two registers. Included inside the target region of level_avx2.c and level_avx_vnni.c; the integer dots of
- * plain AVX2 stand at the end, those of AVX-VNNI in level_avx_vnni.c.
+ * lanes_avx2.h: the lane primitives of rows_template.inc, mix_template.inc and tiles_template.inc for AVX2 with
+ * F16C: 16 lanes are two registers. Included inside the target region of level_avx2.c and level_avx_vnni.c; the
+ * integer dots of plain AVX2 stand at the end, those of AVX-VNNI in level_avx_vnni.c.
  */
 #ifndef COLIBRI_LANES_AVX2_H
 #define COLIBRI_LANES_AVX2_H

@@ -1,6 +1,6 @@
 /*
- * lanes_portable.h: the lane primitives of rows_template.inc and mix_template.inc in plain C: what every instruction set
- * means by them.
+ * lanes_portable.h: the lane primitives of rows_template.inc and mix_template.inc in plain C: what every
+ * instruction set means by them.
  */
 #ifndef COLIBRI_LANES_PORTABLE_H
 #define COLIBRI_LANES_PORTABLE_H

@@ -1,6 +1,6 @@
 /*
- * level_avx2.c: the kernels for x86-64 with AVX2 and F16C; see kernels.h. The functions carry their instruction set with
- * them, so that one library holds every level and the port chooses.
+ * level_avx2.c: the kernels for x86-64 with AVX2 and F16C; see kernels.h. The functions carry their instruction set
+ * with them, so that one library holds every level and the port chooses.
  */
 #include "kernels/kernels.h"
 
@@ -18,8 +18,9 @@
 #include "kernels/lanes_avx2.h"
 
 /* The dots of bytes: unsigned times signed, two neighbours added in 16 bits, then all in 32.
- * q4: |two neighbours| <= 2 * 15 * 127 = 3,810, so the 8 lines of a group fit in 16 bits: 30,480; they are widened once.
- * q8: |x| is the unsigned operand and the weight takes its sign: 2 * 127 * 127 = 32,258 fits, widened at every line. */
+ * q4: |two neighbours| <= 2 * 15 * 127 = 3,810, so the 8 lines of a group fit in 16 bits: 30,480; they are widened
+ * once. q8: |x| is the unsigned operand and the weight takes its sign: 2 * 127 * 127 = 32,258 fits, widened at
+ * every line. */
 typedef colibri_lane256_ints colibri_dot256_q4_sum;
 typedef colibri_lane256_ints colibri_dot256_q8_sum;
 typedef struct colibri_dot256_quad {

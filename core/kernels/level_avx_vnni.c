@@ -1,6 +1,6 @@
 /*
- * level_avx_vnni.c: the kernels for x86-64 with AVX2, F16C and AVX-VNNI; see kernels.h. The functions carry their instruction set with
- * them, so that one library holds every level and the port chooses.
+ * level_avx_vnni.c: the kernels for x86-64 with AVX2, F16C and AVX-VNNI; see kernels.h. The functions carry their
+ * instruction set with them, so that one library holds every level and the port chooses.
  */
 #include "kernels/kernels.h"
 

@@ -1,6 +1,6 @@
 /*
- * level_portable.c: the reference: every kernel in plain C. See kernels.h. What other levels compute equals this bit for
- * bit; it is also what runs where no other level is compiled in.
+ * level_portable.c: the reference: every kernel in plain C. See kernels.h. What other levels compute equals this
+ * bit for bit; it is also what runs where no other level is compiled in.
  */
 #include "kernels/lanes_portable.h"
 
@@ -125,9 +125,10 @@ void colibri_portable_products(const colibri_product *p)
         for (uint32_t t = 0; t < p->tile_count; t++) {
             const uint8_t *tile = (const uint8_t *)p->tiles + t * p->tile_bytes;
             float *out = p->out + i * p->out_stride + 16u * t;
+            const void *lines = tile;
             switch (p->kind) {
-            case COLIBRI_KIND_F32: colibri_dot_f32((const float *)(const void *)tile, p->columns, row->x, out); break;
-            case COLIBRI_KIND_F16: colibri_dot_f16((const uint16_t *)(const void *)tile, p->columns, row->x, out); break;
+            case COLIBRI_KIND_F32: colibri_dot_f32((const float *)lines, p->columns, row->x, out); break;
+            case COLIBRI_KIND_F16: colibri_dot_f16((const uint16_t *)lines, p->columns, row->x, out); break;
             case COLIBRI_KIND_Q8: colibri_dot_q8(tile, p->columns, row, out); break;
             default: colibri_dot_q4(tile, p->columns, row, out); break;
             }

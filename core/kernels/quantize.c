@@ -1,6 +1,6 @@
 /*
- * quantize.c: float32 to q8 and q4 weight groups, and a row of a tile back to float32. See kernels.h; formulas in NUMERICS
- * section 2. Not on the hot path: one implementation for all levels.
+ * quantize.c: float32 to q8 and q4 weight groups, and a row of a tile back to float32. See kernels.h; formulas in
+ * NUMERICS section 2. Not on the hot path: one implementation for all levels.
  */
 #include "kernels/kernels.h"
 

@@ -182,7 +182,8 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
         bad |= colibri_clip(q, layer->q.rows + layer->k.rows + layer->v.rows, layer->d.clip_qkv);
     }
     if (layer->d.rope != COLIBRI_NO) {
-        colibri_rotate_heads(s, layer, q, layer->d.heads + layer->d.kv_heads, state->position);     /* k lies behind q */
+        /* k lies behind q */
+        colibri_rotate_heads(s, layer, q, layer->d.heads + layer->d.kv_heads, state->position);
     }
     /* a cache of halves would make an infinity 65504 */
     bad |= colibri_amax_bits(s->kernel, k, layer->k.rows + layer->v.rows) >= COLIBRI_INFINITY_BITS;
@@ -316,7 +317,7 @@ void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t uni
     q.count = 0;
     for (; row < end && row < s->row_count; row++) {
         const colibri_row_state *state = colibri_row_at(s, row);
-        if (q.count && (state->sequence != q.sequence || state->position != colibri_row_at(s, row - 1u)->position + 1u)) {
+        if (q.count && (state->sequence != q.sequence || state->position != q.last[q.count - 1u] + 1u)) {
             colibri_attend_queries(s, layer, &q, worker);
             q.count = 0;
         }

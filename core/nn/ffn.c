@@ -11,7 +11,7 @@ void colibri_gated_rows(colibri_session *s, const colibri_gated *ffn, uint32_t g
 {
     colibri_strip gate = colibri_strip_at(s, ffn->gate, ffn->base, group);
     colibri_strip up = colibri_strip_at(s, ffn->up, ffn->base, group);
-    colibri_activation x[COLIBRI_ROWS_AT_ONCE];
+    colibri_activation x[COLIBRI_ROWS_AT_ONCE] = {{0, 0}};
     float g[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS], u[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
     for (uint32_t i = 0; i < count; i++) {
         x[i] = colibri_buffer_row(s, &s->layout.norm, rows[i]);
