@@ -10,11 +10,16 @@
 
 /* The one dot there is multiplies 16-bit lanes and adds neighbours. A line read as such lanes has neighbours of one
  * row: columns (0, 2) and (1, 3) in its bytes, (4, 6) and (5, 7) in q4's upper nibbles; activations read as 16-bit
- * lanes pair in the same way, without a shuffle. Weights are masked where they stand and the activations carry what
- * is left to a common factor of 256, so that few weights need a shift. Columns of even number are phases 0 and 2,
- * odd ones 1 and 3.
+ * lanes pair in the same way. Weights are masked where they stand and the activations carry what is left to a common
+ * factor of 256, so that few weights need a shift. A phase is 8 columns.
  * q4: 16 bits are w0 + 16 w4 + 256 w1 + 4096 w5, of a group |sum| <= 256 * 93,472. q8: w0 + 256 w1, both signed;
  * |sum| <= 256 * 516,128 < 2^27. */
+COLIBRI_INLINE uint32_t colibri_dot128_words(const uint32_t kind)
+{
+    (void)kind;
+    return 16;
+}
+
 COLIBRI_INLINE int32_t colibri_dot128_begin(const uint32_t kind, int32_t start)
 {
     return kind == COLIBRI_KIND_Q4 ? 256 * start : 0;
@@ -27,23 +32,17 @@ COLIBRI_INLINE void colibri_dot128_prepare(const uint32_t kind, const int8_t *q,
     for (uint32_t half = 0; half < 2u; half++) {
         v128_t v = wasm_v128_load(q + 16u * half);
         v128_t x = wasm_i16x8_shr(wasm_i16x8_shl(v, 8), 8), y = wasm_i16x8_shr(v, 8);
-        wasm_v128_store(words, kind == COLIBRI_KIND_Q4 ? wasm_i16x8_mul(x, even) : x);
-        words += stride;
-        wasm_v128_store(words, kind == COLIBRI_KIND_Q4 ? wasm_i16x8_mul(y, odd) : y);
-        words += stride;
+        if (kind == COLIBRI_KIND_Q4) {
+            x = wasm_i16x8_mul(x, even);
+            y = wasm_i16x8_mul(y, odd);
+            wasm_v128_store(words, wasm_i64x2_shuffle(x, y, 0, 2));
+            wasm_v128_store(words + stride, wasm_i64x2_shuffle(x, y, 1, 3));
+        } else {
+            wasm_v128_store(words, wasm_i32x4_shuffle(x, y, 0, 4, 1, 5));
+            wasm_v128_store(words + stride, wasm_i32x4_shuffle(x, y, 2, 6, 3, 7));
+        }
+        words += 2u * stride;
     }
-}
-
-COLIBRI_INLINE uint32_t colibri_dot128_phases(const uint32_t kind)
-{
-    (void)kind;
-    return 4;
-}
-
-COLIBRI_INLINE uint32_t colibri_dot128_place(const uint32_t kind, uint32_t phase)
-{
-    (void)kind;
-    return phase;
 }
 
 COLIBRI_INLINE v128_t colibri_dot128_masked(v128_t v, int16_t mask)
@@ -54,15 +53,16 @@ COLIBRI_INLINE v128_t colibri_dot128_masked(v128_t v, int16_t mask)
 COLIBRI_INLINE void colibri_dot128_weights(const uint32_t kind, const uint32_t phase, const uint8_t *lines, v128_t w[4])
 {
     if (kind == COLIBRI_KIND_Q4) {
-        for (uint32_t i = 0; i < 2u; i++) {
-            v128_t v = wasm_v128_load(lines + 64u * (2u * (phase / 2u) + i));
-            w[2u * i] = colibri_dot128_masked(v, phase % 2u == 0u ? 0x000F : 0x0F00);
-            w[2u * i + 1u] = phase % 2u == 0u ? colibri_dot128_masked(v, 0x00F0) : wasm_u16x8_shr(v, 12);
-        }
+        v128_t v = wasm_v128_load(lines + 64u * phase);
+        w[0] = colibri_dot128_masked(v, 0x000F);
+        w[1] = colibri_dot128_masked(v, 0x00F0);
+        w[2] = colibri_dot128_masked(v, 0x0F00);
+        w[3] = wasm_u16x8_shr(v, 12);
     } else {
-        for (uint32_t i = 0; i < 4u; i++) {
-            v128_t v = wasm_v128_load(lines + 64u * (4u * (phase / 2u) + i));
-            w[i] = phase % 2u == 0u ? wasm_i16x8_shl(v, 8) : colibri_dot128_masked(v, (int16_t)0xFF00);
+        for (uint32_t i = 0; i < 2u; i++) {
+            v128_t v = wasm_v128_load(lines + 64u * (2u * phase + i));
+            w[2u * i] = wasm_i16x8_shl(v, 8);
+            w[2u * i + 1u] = colibri_dot128_masked(v, (int16_t)0xFF00);
         }
     }
 }
@@ -74,10 +74,9 @@ COLIBRI_INLINE v128_t colibri_dot128_start(const uint32_t kind, const uint32_t *
     return kind == COLIBRI_KIND_Q4 ? wasm_v128_load32_splat(begin) : wasm_i32x4_const_splat(0);
 }
 
-COLIBRI_INLINE void colibri_dot128_add(const uint32_t kind, uint32_t phase, v128_t *sums, const v128_t w[4], v128_t x)
+COLIBRI_INLINE void colibri_dot128_add(const uint32_t kind, v128_t *sums, const v128_t w[4], v128_t x)
 {
     (void)kind;
-    (void)phase;
     v128_t dots = wasm_i32x4_add(*sums, wasm_i32x4_dot_i16x8(w[0], wasm_i32x4_shuffle(x, x, 0, 0, 0, 0)));
     dots = wasm_i32x4_add(dots, wasm_i32x4_dot_i16x8(w[1], wasm_i32x4_shuffle(x, x, 1, 1, 1, 1)));
     dots = wasm_i32x4_add(dots, wasm_i32x4_dot_i16x8(w[2], wasm_i32x4_shuffle(x, x, 2, 2, 2, 2)));
@@ -96,7 +95,6 @@ COLIBRI_INLINE v128_t colibri_dot128_end(const uint32_t kind, v128_t sums, const
 #define LEVEL(name) colibri_simd128_##name
 #define LANE(name) colibri_lane128_##name
 #define DOT(name) colibri_dot128_##name
-#define LEVEL_WORDS 16u
 #define LEVEL_Q8 1
 #define LEVEL_ROWS 4u
 #define LEVEL_MIX_ROWS 4u
