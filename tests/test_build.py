@@ -18,10 +18,12 @@ from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).resolve().parents[1]
 ELF_TARGETS = ("linux_x86_64", "linux_aarch64", "linux_riscv64", "baremetal_arm64")
+MODULES = ("colibri.wasm", "colibri_simd128.wasm", "colibri_relaxed.wasm")
 PRODUCTS = {
     "zig": [f"{t}/libcolibri.a" for t in (*ELF_TARGETS, "wasm")] + [
         "linux_x86_64/libcolibri.so", "linux_aarch64/libcolibri.so", "linux_x86_64/runner", "linux_aarch64/runner",
-        "linux_riscv64/runner", "wasm/colibri.wasm", "baremetal_arm64/firmware.elf", "baremetal_arm64/firmware.bin",
+        "linux_riscv64/runner", *(f"wasm/{m}" for m in MODULES), "baremetal_arm64/firmware.elf",
+        "baremetal_arm64/firmware.bin",
         "dist/colibri.c", "dist/colibri.h"],
 }
 PRODUCTS["gcc"] = [p for p in PRODUCTS["zig"] if not p.startswith("wasm/")]
@@ -145,12 +147,14 @@ def public_names(header: str = "core/colibri.h") -> set[str]:
     return names
 
 
-def test_wasm_imports_its_memory_only_and_exports_the_public_api(build: Path) -> None:
+@pytest.mark.parametrize("name", MODULES)
+def test_wasm_imports_its_memory_only_and_exports_the_public_api(build: Path, name: str) -> None:
     wasmtime = pytest.importorskip("wasmtime", reason="the Python package wasmtime is not installed")
-    module = wasmtime.Module.from_file(wasmtime.Engine(), str(build / "wasm" / "colibri.wasm"))
+    module = wasmtime.Module.from_file(wasmtime.Engine(), str(build / "wasm" / name))
     assert [(i.module, i.name) for i in module.imports] == [("env", "memory")]
     exported = {e.name for e in module.exports}
-    runner = {f"colibri_runner_{n}" for n in ("open", "turn", "exit_code", "output", "output_bytes")}
+    runner = {f"colibri_runner_{n}" for n in ("open", "turn", "exit_code", "output", "output_bytes",
+                                              "engine_fits")}
     assert exported == public_names() | public_names("targets/host/host.h") | runner | {
         "__heap_base", "__stack_pointer"}
 
@@ -247,7 +251,8 @@ def test_a_wheel_holds_what_its_tag_says(arch: str, tmp_path: Path) -> None:
     assert f"colibri/_data/linux_{arch}/libcolibri.so" in names
     assert f"colibri/_data/linux_{other}/libcolibri.so" not in names
     data = [f"{t}/libcolibri.a" for t in (*ELF_TARGETS, "wasm")] + [
-        "wasm/colibri.wasm", "wasm/node_runner.mjs", "baremetal_arm64/firmware.elf", "baremetal_arm64/firmware.bin",
+        *(f"wasm/{m}" for m in MODULES), "wasm/node_runner.mjs",
+        "baremetal_arm64/firmware.elf", "baremetal_arm64/firmware.bin",
         "linux_x86_64/runner", "linux_aarch64/runner", "linux_riscv64/runner", "include/colibri.h",
         "include/colibri_format.h", "include/runner.h", "include/layout.h", "include/crew.h",
         "include/host.h"]
