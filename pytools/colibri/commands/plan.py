@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from .. import draw
-from ..engine import Model, Plan
+from ..engine import Info, Model, Plan
 from ..errors import DoesNotFit, InputError, UsageError
-from ..format import KINDS
+from ..format import PRESETS
 from ..output import Output, bytes_text, table
 from .common import limit_options, limits_of, positive
 
 EXAMPLES = (
     "colibri plan model.colibri --context 256 --header pool.h --svg pool.svg",
-    "colibri plan --config config.json --weights q4 --kv q8",
+    "colibri plan --config config.json --weights q4 --ram 25GB --storage-gbps 1",
 )
 
 
@@ -29,7 +31,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Hugging Face config.json instead: plan before weights are there",
     )
-    parser.add_argument("--weights", choices=KINDS, default="q8", help="with --config: kind of the weights")
+    parser.add_argument(
+        "--weights", choices=PRESETS, default="q8", help="with --config: kind of the weights; q4-all: also the rest"
+    )
+    parser.add_argument(
+        "--ram",
+        type=memory_size,
+        metavar="SIZE",
+        help="with --config: memory for everything, such as 25GB or 16GiB; as many experts as fit stay there",
+    )
+    parser.add_argument(
+        "--storage-gbps",
+        type=gigabytes_per_second,
+        metavar="N",
+        help="with --config: gigabytes per second from storage, for the floor in tokens per second",
+    )
     limit_options(parser, full=True)
     parser.add_argument(
         "--memory",
@@ -55,6 +71,32 @@ def positive_bytes(text: str) -> int:
     )
 
 
+UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def memory_size(text: str) -> int:
+    """A number of bytes with an optional unit: KB, MB, GB and TB count in thousands, KiB (or K) in 1024s."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*(?:([KMGT])(iB|B)?|B)?", text, re.IGNORECASE)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected a size such as 25GB or 16GiB, found {text!r}")
+    base = 1000 if (found[3] or "").upper() == "B" else 1024
+    size = int(float(found[1]) * base ** UNITS[(found[2] or "").upper()])
+    if not 0 < size < 1 << 63:
+        raise argparse.ArgumentTypeError(f"expected a size above 0, found {text!r}")
+    return size
+
+
+def gigabytes_per_second(text: str) -> float:
+    """Bytes per second."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected gigabytes per second above 0, found {text!r}")
+    return value * 1e9
+
+
 def free_memory() -> int:
     """Bytes this machine could give now."""
     try:
@@ -66,61 +108,89 @@ def free_memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def source(options: argparse.Namespace) -> Model:
-    """The blob, or header and tables of the blob that a config.json would become."""
-    if (options.blob is None) == (options.config is None):
-        raise UsageError("give either a BLOB or --config FILE")
-    if options.blob:
-        return Model.open(options.blob)
-    from ..blobfile import aligned_bytes
-    from ..blobwriter import tables_only
-    from ..convert import ConvertOptions, read_document
-    from ..families import describe
-
-    described = describe(read_document(options.config), str(options.config))
-    tables, size = tables_only(
-        described.model, ConvertOptions(weights=options.weights).kinds(described.model.tied)
-    )
-    content = aligned_bytes(len(tables))
-    content[:] = bytearray(tables)
-    return Model(options.config, content, size)
+def document_of(plan: Plan, identity: str | None, fits: bool) -> dict[str, Any]:
+    """The fields of every plan."""
+    return {
+        "model": identity,
+        "pool_bytes": plan.pool_bytes,
+        "align": plan.align,
+        "regions": [{"name": region.name, "bytes": region.bytes} for region in plan.regions],
+        "slots": plan.slots,
+        "slots_floor": plan.slots_floor,
+        "resident_bytes": plan.resident_bytes,
+        "expert_bytes": plan.expert_bytes,
+        "kv_bytes_per_token": plan.kv_bytes_per_token,
+        "largest_unit_macs": plan.largest_unit_macs,
+        "ops": plan.ops,
+        "limits": plan.limits.numbers(),
+        "fits": fits,
+    }
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
     """Plan, print, write."""
-    model = source(options)
+    if (options.blob is None) == (options.config is None):
+        raise UsageError("give either a BLOB or --config FILE")
+    if options.config:
+        return run_config(options, output)
+    if options.ram or options.storage_gbps:
+        raise UsageError("--ram and --storage-gbps size a model that is not here: give --config FILE")
+    model = Model.open(options.blob)
     info = model.info()
     plan = model.plan(limits_of(options, info))
     room = options.memory if options.memory is not None else free_memory()
-    fits = plan.pool_bytes <= room
-    output.document(
-        {
-            "model": None if options.config else info.identity,
-            "pool_bytes": plan.pool_bytes,
-            "align": plan.align,
-            "regions": [{"name": region.name, "bytes": region.bytes} for region in plan.regions],
-            "slots": plan.slots,
-            "slots_floor": plan.slots_floor,
-            "resident_bytes": plan.resident_bytes,
-            "expert_bytes": plan.expert_bytes,
-            "kv_bytes_per_token": plan.kv_bytes_per_token,
-            "largest_unit_macs": plan.largest_unit_macs,
-            "ops": plan.ops,
-            "limits": plan.limits.numbers(),
-            "fits": fits,
-        }
-    )
+    output.document(document_of(plan, info.identity, plan.pool_bytes <= room))
     show(plan, output)
     if options.header:
         write(options.header, draw.c_header(plan, model.path.name, info.identity), output)
     if options.svg:
         write(options.svg, draw.plan_svg(plan, model.path.name), output)
-    if options.memory is not None and not fits:
+    judge(options, model.path, plan)
+    return 0
+
+
+def run_config(options: argparse.Namespace, output: Output) -> int:
+    """Size a model whose weights are not here."""
+    from .. import sizing_report as sizes
+    from ..convert import read_document
+
+    if options.header:
+        raise UsageError("--header needs a BLOB: the header names the model's identity")
+    if options.ram and options.memory is not None:
+        raise UsageError("--ram and --memory: give one; --ram counts the weights too, --memory the pool alone")
+    if options.ram and (options.slots or options.resident_copy):
+        raise UsageError("--ram finds the slots and copies the weights itself: leave out --slots and --resident-copy")
+    info = Info(**{name.name: "" if name.name == "identity" else 0 for name in fields(Info)})
+    wanted = replace(limits_of(options, info), context=options.context or 0)
+    machine = sizes.Machine(options.ram or 0, options.storage_gbps or 0.0)
+    made = sizes.report(read_document(options.config), options.config, options.weights, wanted, machine)
+    plan = made.plan
+    room = options.ram or (options.memory if options.memory is not None else free_memory())
+    fields_of_plan = document_of(plan, None, plan.pool_bytes <= room)
+    output.document({**fields_of_plan, "sizing": sizes.document_of(made)})
+    if not options.ram:
+        show(plan, output)
+        output.result("")
+    output.result(sizes.text_of(made))
+    if options.svg:
+        write(options.svg, draw.plan_svg(plan, options.config.name), output)
+    if not made.fits:
         raise DoesNotFit(
-            f"{model.path}: the pool needs {plan.pool_bytes} bytes, {room} are allowed; "
+            f"{options.config}: needs at least {plan.pool_bytes} bytes ({sizes.gigabytes(plan.pool_bytes)}: resident "
+            f"weights {made.model.resident_bytes}, the rest its pool with {plan.slots} expert slot), --ram gives "
+            f"{options.ram}; give more, smaller --weights or a shorter --context"
+        )
+    judge(options, options.config, plan)
+    return 0
+
+
+def judge(options: argparse.Namespace, path: Path, plan: Plan) -> None:
+    """Exit 5 if --memory is too small."""
+    if options.memory is not None and plan.pool_bytes > options.memory:
+        raise DoesNotFit(
+            f"{path}: the pool needs {plan.pool_bytes} bytes, {options.memory} are allowed; "
             "plan a shorter --context, a smaller --batch or --kv q8"
         )
-    return 0
 
 
 def write(path: Path, text: str, output: Output) -> None:
