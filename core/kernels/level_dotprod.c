@@ -42,6 +42,14 @@ COLIBRI_INLINE int32x4_t colibri_sdot_q8_end(int32x4_t dots)
     return dots;
 }
 
+typedef int8x16_t colibri_sdot_quads;
+
+COLIBRI_INLINE int8x16_t colibri_sdot_quads_of(int8x16_t x, uint32_t step)
+{
+    (void)step;
+    return x;
+}
+
 /* The empty instruction keeps the order: left alone, the compilers load and unpack a whole group at once and save
  * registers on the stack. */
 COLIBRI_INLINE void colibri_sdot_q8_dot(int32x4_t *dots, int8x16_t w, int8x16_t v, int8x16_t x, uint32_t step)
@@ -58,6 +66,8 @@ COLIBRI_INLINE void colibri_sdot_q4_dot(int32x4_t *dots, int8x16_t w, int8x16_t 
 {
     colibri_sdot_q8_dot(dots, w, v, x, step);
 }
+
+enum { colibri_sdot_q8_pairs = 1 };
 
 #define LEVEL(name) colibri_dotprod_##name
 #define LANE(name) colibri_laneq_##name

@@ -18,15 +18,26 @@ typedef struct colibri_mlal_q8_sum {
     int32x4_t a, b;
 } colibri_mlal_q8_sum;
 
-COLIBRI_INLINE int8x16_t colibri_mlal_quad(int8x16_t x, uint32_t quad)
+/* Two quads, each four times. */
+typedef struct colibri_mlal_quads {
+    int8x16_t a, b;
+} colibri_mlal_quads;
+
+COLIBRI_INLINE colibri_mlal_quads colibri_mlal_quads_of(int8x16_t x, uint32_t step)
 {
-    int32x4_t words = vreinterpretq_s32_s8(x);
-    switch (quad) {
-    case 0: return vreinterpretq_s8_s32(vdupq_laneq_s32(words, 0));
-    case 1: return vreinterpretq_s8_s32(vdupq_laneq_s32(words, 1));
-    case 2: return vreinterpretq_s8_s32(vdupq_laneq_s32(words, 2));
-    default: return vreinterpretq_s8_s32(vdupq_laneq_s32(words, 3));
+    int32x4_t words = vreinterpretq_s32_s8(x), a, b;
+    colibri_mlal_quads quads;
+    if (step % 2u == 0u) {
+        a = vdupq_laneq_s32(words, 0);
+        b = vdupq_laneq_s32(words, 1);
+    } else {
+        a = vdupq_laneq_s32(words, 2);
+        b = vdupq_laneq_s32(words, 3);
     }
+    __asm__("" : "+w"(a), "+w"(b));             /* once, not for every use */
+    quads.a = vreinterpretq_s8_s32(a);
+    quads.b = vreinterpretq_s8_s32(b);
+    return quads;
 }
 
 COLIBRI_INLINE colibri_mlal_q4_sum colibri_mlal_q4_begin(int32x4_t start)
@@ -38,18 +49,18 @@ COLIBRI_INLINE colibri_mlal_q4_sum colibri_mlal_q4_begin(int32x4_t start)
 
 /* The empty instruction keeps the order: left alone, the compilers load and unpack a whole group at once and save
  * registers on the stack. */
-COLIBRI_INLINE void colibri_mlal_q4_dot(colibri_mlal_q4_sum *dots, int8x16_t w, int8x16_t v, int8x16_t x, uint32_t step)
+COLIBRI_INLINE void colibri_mlal_q4_dot(colibri_mlal_q4_sum *dots, int8x16_t w, int8x16_t v,
+                                        colibri_mlal_quads x, uint32_t step)
 {
-    int8x16_t y = colibri_mlal_quad(x, 2u * (step % 2u)), z = colibri_mlal_quad(x, 2u * (step % 2u) + 1u);
     if (step == 0u) {
-        dots->a = vmull_s8(vget_low_s8(w), vget_low_s8(y));
-        dots->b = vmull_high_s8(w, y);
+        dots->a = vmull_s8(vget_low_s8(w), vget_low_s8(x.a));
+        dots->b = vmull_high_s8(w, x.a);
     } else {
-        dots->a = vmlal_s8(dots->a, vget_low_s8(w), vget_low_s8(y));
-        dots->b = vmlal_high_s8(dots->b, w, y);
+        dots->a = vmlal_s8(dots->a, vget_low_s8(w), vget_low_s8(x.a));
+        dots->b = vmlal_high_s8(dots->b, w, x.a);
     }
-    dots->a = vmlal_s8(dots->a, vget_low_s8(v), vget_low_s8(z));
-    dots->b = vmlal_high_s8(dots->b, v, z);
+    dots->a = vmlal_s8(dots->a, vget_low_s8(v), vget_low_s8(x.b));
+    dots->b = vmlal_high_s8(dots->b, v, x.b);
     __asm__ volatile("" : "+w"(dots->a), "+w"(dots->b));
 }
 
@@ -64,11 +75,11 @@ COLIBRI_INLINE colibri_mlal_q8_sum colibri_mlal_q8_begin(void)
     return zero;
 }
 
-COLIBRI_INLINE void colibri_mlal_q8_dot(colibri_mlal_q8_sum *dots, int8x16_t w, int8x16_t v, int8x16_t x, uint32_t step)
+COLIBRI_INLINE void colibri_mlal_q8_dot(colibri_mlal_q8_sum *dots, int8x16_t w, int8x16_t v,
+                                        colibri_mlal_quads x, uint32_t step)
 {
-    int8x16_t y = colibri_mlal_quad(x, 2u * (step % 2u)), z = colibri_mlal_quad(x, 2u * (step % 2u) + 1u);
-    int16x8_t a = vmlal_s8(vmull_s8(vget_low_s8(w), vget_low_s8(y)), vget_low_s8(v), vget_low_s8(z));
-    int16x8_t b = vmlal_high_s8(vmull_high_s8(w, y), v, z);
+    int16x8_t a = vmlal_s8(vmull_s8(vget_low_s8(w), vget_low_s8(x.a)), vget_low_s8(v), vget_low_s8(x.b));
+    int16x8_t b = vmlal_high_s8(vmull_high_s8(w, x.a), v, x.b);
     dots->a = step == 0u ? vpaddlq_s16(a) : vpadalq_s16(dots->a, a);
     dots->b = step == 0u ? vpaddlq_s16(b) : vpadalq_s16(dots->b, b);
     __asm__ volatile("" : "+w"(dots->a), "+w"(dots->b));
@@ -78,6 +89,8 @@ COLIBRI_INLINE int32x4_t colibri_mlal_q8_end(colibri_mlal_q8_sum dots)
 {
     return vpaddq_s32(dots.a, dots.b);
 }
+
+enum { colibri_mlal_q8_pairs = 0 };
 
 #define LEVEL(name) colibri_neon_##name
 #define LANE(name) colibri_laneq_##name
