@@ -23,6 +23,7 @@ COMMANDS = {
         "the shipped model on every target that is here, and the proof that all answers are equal",
     ),
     "convert": ("convert", "make a .colibri file from a Hugging Face folder or hub id"),
+    "match-keys": ("match_keys", "what the tensors of an unknown checkpoint are, and a family row for them"),
     "info": ("info", "what a .colibri file holds"),
     "check": ("check", "verify every byte of a .colibri file"),
     "plan": ("plan", "how much memory a session needs, to the byte"),

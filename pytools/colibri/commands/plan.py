@@ -160,8 +160,8 @@ def run_config(options: argparse.Namespace, output: Output) -> int:
         raise UsageError("--ram and --memory: give one; --ram counts the weights too, --memory the pool alone")
     if options.ram and (options.slots or options.resident_copy):
         raise UsageError("--ram finds the slots and copies the weights itself: leave out --slots and --resident-copy")
-    info = Info(**{name.name: "" if name.name == "identity" else 0 for name in fields(Info)})
-    wanted = replace(limits_of(options, info), context=options.context or 0)
+    nothing = Info(*[0] * (len(fields(Info)) - 1), identity="")  # no tokenizer; the context is found with the model
+    wanted = replace(limits_of(options, nothing), context=options.context or 0)
     machine = sizes.Machine(options.ram or 0, options.storage_gbps or 0.0)
     made = sizes.report(read_document(options.config), options.config, options.weights, wanted, machine)
     plan = made.plan
