@@ -14,7 +14,7 @@ import pytest
 from cli_kit import Capture, document
 from colibri import cli, sizing, sizing_report, sizing_shapes
 from colibri.convert import ConvertOptions, convert
-from colibri.engine import Limits, Model
+from colibri.engine import Info, Limits, Model
 from oracles import checkpoints
 from oracles.cases import CASES
 
@@ -54,7 +54,11 @@ def sized(name: str, weights: str = "q4") -> sizing.Sized:
 def report(fields: dict[str, Any], weights: str = "q4", memory: float = 0, rate: float = 0,
            **limits: Any) -> sizing_report.Report:  # fmt: skip
     machine = sizing_report.Machine(int(memory), rate)
-    return sizing_report.report(fields, Path("c.json"), weights, Limits(**{"context": 0, **limits}), machine)
+
+    def wanted(info: Info) -> Limits:
+        return Limits(**{"context": min(info.trained_context, 2048), **limits})
+
+    return sizing_report.report(fields, Path("c.json"), weights, wanted, machine)
 
 
 # ---- published figures ----

@@ -17,7 +17,7 @@ from .blobwriter import blank_tables
 from .config_file import Config
 from .convert import ConvertOptions
 from .description import EVERY_LAYER
-from .engine import Limits, Model, Plan
+from .engine import Info, Limits, Model, Plan
 from .errors import ConvertError
 from .families import describe
 from .format import Kinds, Layout, align, packed_bytes
@@ -54,7 +54,7 @@ class Sized:
     why_not: str  # why this build cannot run it; empty: it can
     kinds: Kinds
     layers: int
-    trained_context: int
+    info: Info = field(repr=False)  # the core's, of the stand-in where there is one
     parameters: int
     looked_up: int  # of the embedding: a token reads one row of them
     active: int  # parameters a token is multiplied with
@@ -136,7 +136,7 @@ def sized(document: dict[str, Any], subject: Path, weights: str) -> Sized:
         for run in layout.runs
     ]  # fmt: skip
     made = Sized(
-        subject, described.model_type, why, kinds, info.layers, info.trained_context, info.parameters,
+        subject, described.model_type, why, kinds, info.layers, info, info.parameters,
         info.vocab * info.hidden, info.active_parameters, info.resident_bytes, moe, model.plan,
     )  # fmt: skip
     shapes = shapes_of(document, str(subject))
@@ -180,6 +180,7 @@ def _bytes(part: Part, kinds: Kinds) -> int:
 def _of_shapes(shapes: Shapes, subject: Path, why: str, kinds: Kinds) -> Sized:
     model, layers = shapes.model, shapes.model.layers
     layout = Layout(model, kinds, {})
+    core = _opened(layout, subject)
     moe = []
     for run in layout.runs:
         mine = [part for part in shapes.parts if part.count and part.layer == run.layer]
@@ -190,10 +191,10 @@ def _of_shapes(shapes: Shapes, subject: Path, why: str, kinds: Kinds) -> Sized:
     draft_experts = max((part.count for part in drafts), default=0)
     resident = sum(_bytes(part, kinds) for part in shapes.parts if not part.count)
     return Sized(
-        subject, shapes.model_type, why, kinds, len(layers), model.trained_context or 0,
+        subject, shapes.model_type, why, kinds, len(layers), core.info(),
         _weights(shapes.parts, None), model.vocab * model.hidden, _active(shapes),
         resident, moe,
-        _stand_in_plan(shapes, _opened(layout, subject), resident),
+        _stand_in_plan(shapes, core, resident),
         latent_bytes=2.0 * shapes.latent, index_layers=shapes.index_layers,
         draft_layers=shapes.draft_layers, draft_experts=draft_experts,
         draft_bytes=sum(_bytes(part, kinds) for part in shapes.drafts if not part.count) + draft_experts * draft_run,

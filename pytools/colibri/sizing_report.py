@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .engine import Limits, Plan
+from .engine import Info, Limits, Plan
 from .format import PRESETS
 from .output import table
 from .sizing import Sized, sized
@@ -75,10 +75,11 @@ class Report:
         return f"What would help most: {best.what}: {gain} {now}."
 
 
-def report(document: dict[str, Any], subject: Path, weights: str, limits: Limits, machine: Machine) -> Report:
-    """Size a model and judge it."""
+def report(document: dict[str, Any], subject: Path, weights: str, wanted: Callable[[Info], Limits],
+           machine: Machine) -> Report:  # fmt: skip
+    """Size a model and judge it; what limits leave open depends on the model."""
     model = sized(document, subject, weights)
-    limits = replace(limits, context=limits.context or min(model.trained_context or 2048, 2048))
+    limits = wanted(model.info)
     if not machine.memory:
         return Report(model, limits, machine, model.plan(limits), ())
     plan = model.fitting(limits, machine.memory)

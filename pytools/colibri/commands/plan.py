@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from .. import draw
-from ..engine import Info, Model, Plan
+from ..engine import Model, Plan
 from ..errors import DoesNotFit, InputError, UsageError
 from ..format import PRESETS
 from ..output import Output, bytes_text, table
@@ -160,10 +159,9 @@ def run_config(options: argparse.Namespace, output: Output) -> int:
         raise UsageError("--ram and --memory: give one; --ram counts the weights too, --memory the pool alone")
     if options.ram and (options.slots or options.resident_copy):
         raise UsageError("--ram finds the slots and copies the weights itself: leave out --slots and --resident-copy")
-    nothing = Info(*[0] * (len(fields(Info)) - 1), identity="")  # no tokenizer; the context is found with the model
-    wanted = replace(limits_of(options, nothing), context=options.context or 0)
     machine = sizes.Machine(options.ram or 0, options.storage_gbps or 0.0)
-    made = sizes.report(read_document(options.config), options.config, options.weights, wanted, machine)
+    document = read_document(options.config)
+    made = sizes.report(document, options.config, options.weights, lambda info: limits_of(options, info), machine)
     plan = made.plan
     room = options.ram or (options.memory if options.memory is not None else free_memory())
     fields_of_plan = document_of(plan, None, plan.pool_bytes <= room)
