@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from c.programs import BITS, HERE, ROOT, core_sources
-from colibri import targets, wasm
+from colibri import doctor, targets, wasm
 from colibri.engine import Limits, Model
 from colibri.errors import InternalError, MissingTool
 from colibri.jobs import Job, JobRefused, parse_report
@@ -183,6 +183,16 @@ def test_a_level_that_wasmtime_lacks_is_refused_with_its_name(model: Model, conf
     configured(wasm_relaxed_simd=False)
     with pytest.raises(MissingTool, match="kernel relaxed: .* does not take colibri_relaxed.wasm"):
         answer("wasm", model, "relaxed")
+
+
+def test_doctor_lists_what_the_engines_take(configured: Callable[..., None]) -> None:
+    rows = {row["target"]: row for row in doctor.examine()["targets"]}
+    assert rows["wasm"]["kernels"] == BEST_FIRST[::-1]
+    if rows["node"]["ready"]:
+        newer = version(str(targets.program("node"))) >= 22
+        assert rows["node"]["kernels"] == (BEST_FIRST[::-1] if newer else ["portable", "simd128"])
+    configured(wasm_relaxed_simd=False)
+    assert targets.visible_levels(targets.pick(["wasm"])[0]) == ["portable", "simd128"]
 
 
 def test_modules_stay_small() -> None:

@@ -51,6 +51,7 @@ def examine() -> dict[str, Any]:
                 "target": target.name,
                 "variant": target.arch,
                 "runner": target.runner,
+                "kernels": targets.visible_levels(target),
                 "ready": not how,
                 "how": how,
             }

@@ -348,6 +348,23 @@ def suited(target: Target, job: Job) -> Job:
     return replace(job, limits=replace(job.limits, kernel=kernel))
 
 
+def visible_levels(target: Target) -> list[str]:
+    """The kernel levels that can be seen without running a model, the better ones later; empty where none can."""
+    if target.missing():
+        return []
+    if target.start is run_local:
+        return kernels.here()
+    if target.start is run_wasm:
+        from . import wasm
+
+        return wasm.levels(artefact("wasm", ""))
+    if target.start is run_node:
+        command = [str(program("node")), str(artefact("wasm", "node_runner.mjs")), str(artefact("wasm", ""))]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout
+        return [kernels.name_of(int(number)) for number in reversed(said.split())]
+    return []
+
+
 def levels(target: Target, job: Job, model: Model) -> list[str]:
     """The kernel levels that may be forced on a target. Asked for one of another architecture, it says what it has."""
     if target.folder.startswith("linux_") and target.start is run_local:

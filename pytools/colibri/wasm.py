@@ -45,15 +45,25 @@ def compiled(path: Path, stamp: int) -> tuple[Any, Any] | None:
     return (engine, module) if exports["colibri_runner_engine_fits"](store) == 1 else None
 
 
+def usable(folder: Path, name: str) -> tuple[Any, Any] | None:
+    """Engine and module of a kernel level, or None if it cannot run here."""
+    path = folder / MODULES[name]
+    return compiled(path, path.stat().st_mtime_ns)
+
+
 def choose(folder: Path, kernel: str) -> tuple[Any, Any]:
     """Engine and module of a kernel level, or of the best one that runs here."""
     names = [kernel] if kernel in MODULES else list(MODULES)
     for name in names:
-        path = folder / MODULES[name]
-        found = compiled(path, path.stat().st_mtime_ns)
+        found = usable(folder, name)
         if found:
             return found
     raise MissingTool(f"kernel {names[-1]}: the wasmtime here does not take {MODULES[names[-1]]}; choose kernel auto")
+
+
+def levels(folder: Path) -> list[str]:
+    """The kernel levels whose modules can run here, the best one last."""
+    return [name for name in reversed(MODULES) if usable(folder, name)]
 
 
 def round64(value: int) -> int:

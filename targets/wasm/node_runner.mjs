@@ -2,12 +2,14 @@
 //   node node_runner.mjs MODULE JOB BLOB
 // MODULE is a .wasm file, or the folder of all three: then the module of the job's kernel level, or the best one that
 // this engine accepts and computes right.
+//   node node_runner.mjs FOLDER
+// prints the numbers of the kernel levels whose modules can run here.
 // The exit code is the job's; 64: wrong command line, 66: a file cannot be read, 70: trap, 71: no memory,
 // 72: the engine refuses the module.
 import { openSync, fstatSync, readSync, readFileSync, statSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
-const PAGE = 65536, CHUNK = 1 << 24, REGION_BYTES_AT = 24, KERNEL_AT = 136;
+const PAGE = 65536, CHUNK = 1 << 24, REGION_BYTES_AT = 24, KERNEL_AT = 136, SEND_BYTES = 8192, SEND_MS = 50;
 // the best first, with its colibri_kernel of colibri.h
 const MODULES = [["colibri_relaxed.wasm", 8], ["colibri_simd128.wasm", 7], ["colibri.wasm", 1]];
 const round64 = (n) => Math.ceil(n / 64) * 64;
@@ -48,6 +50,11 @@ function choose(path, kernel) {
 }
 
 const [modulePath, jobPath, blobPath] = process.argv.slice(2);
+if (modulePath !== undefined && jobPath === undefined) {
+  const can = MODULES.filter(([name]) => usable(join(modulePath, name)) !== null);
+  writeSync(1, can.map(([, level]) => `${level}\n`).join(""));
+  process.exit(0);
+}
 if (blobPath === undefined) fail(64, "usage: node node_runner.mjs MODULE JOB BLOB");
 
 let chosen, jobBytes, blobBytes, regionBytes;
@@ -76,16 +83,29 @@ const colibri = new WebAssembly.Instance(module, { env: { memory } }).exports;
 place(jobPath, memory, jobAt, jobBytes);
 place(blobPath, memory, blobAt, blobBytes);
 
-function report() {
-  const at = colibri.colibri_runner_output() >>> 0;
-  const bytes = colibri.colibri_runner_output_bytes() >>> 0;
-  for (let sent = 0; sent < bytes;) {
+// What was reported is held for a moment: a write for every token would be a noticeable part of a fast token.
+let waiting = [], held = 0, sent = performance.now();
+
+function send() {
+  const bytes = Buffer.concat(waiting);
+  for (let done = 0; done < bytes.length;) {
     try {
-      sent += writeSync(1, new Uint8Array(memory.buffer, at + sent, bytes - sent));
+      done += writeSync(1, bytes, done);
     } catch (error) {
       if (error.code !== "EAGAIN") throw error;        // a full pipe: try again
     }
   }
+  waiting = [];
+  held = 0;
+  sent = performance.now();
+}
+
+function report() {
+  const at = colibri.colibri_runner_output() >>> 0;
+  const bytes = colibri.colibri_runner_output_bytes() >>> 0;
+  if (bytes > 0) waiting.push(Buffer.from(new Uint8Array(memory.buffer, at, bytes)));
+  held += bytes;
+  if (held > 0 && (held >= SEND_BYTES || performance.now() - sent >= SEND_MS)) send();
 }
 
 try {
@@ -96,6 +116,8 @@ try {
     report();
   }
 } catch (error) {
+  if (error instanceof WebAssembly.RuntimeError) send();
   fail(70, `the module trapped: ${error.message}`);
 }
+send();
 process.exit(colibri.colibri_runner_exit_code());

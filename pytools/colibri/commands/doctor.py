@@ -18,9 +18,15 @@ def run(options: argparse.Namespace, output: Output) -> int:
     """Look and tell."""
     report = doctor.examine()
     output.document(report)
-    rows = [["target", "variant", "runner", "state"]]
+    rows = [["target", "variant", "runner", "kernels", "state"]]
     rows += [
-        [row["target"], row["variant"], row["runner"], "ready" if row["ready"] else row["how"]]
+        [
+            row["target"],
+            row["variant"],
+            row["runner"],
+            ", ".join(row["kernels"]),
+            "ready" if row["ready"] else row["how"],
+        ]
         for row in report["targets"]
     ]
     output.result(table(rows))
