@@ -14,9 +14,6 @@ typedef struct colibri_lane128_ints {
     v128_t v[4];
 } colibri_lane128_ints;
 
-/* The order is meant: without a fence compilers collect what belongs to one row, and engines run out of registers. */
-#define COLIBRI_FENCE(x) __asm__ volatile("" : "+r"(x) : : "memory")
-
 /* A constant that stays in a register or on the stack: compilers put wasm constants beside each use, and engines
  * make each of them anew there, out of three instructions. */
 COLIBRI_INLINE v128_t colibri_lane128_keep(v128_t x)

@@ -60,7 +60,6 @@ COLIBRI_INLINE void colibri_dotx_add(const uint32_t kind, v128_t *sums, const v1
     sum = wasm_i16x8_add(sum, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_i32x4_shuffle(x, x, 1, 1, 1, 1), w[1]));
     sum = wasm_i16x8_add(sum, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_i32x4_shuffle(x, x, 2, 2, 2, 2), w[2]));
     sum = wasm_i16x8_add(sum, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_i32x4_shuffle(x, x, 3, 3, 3, 3), w[3]));
-    COLIBRI_FENCE(sum);
     *sums = sum;
 }
 

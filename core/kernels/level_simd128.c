@@ -81,7 +81,6 @@ COLIBRI_INLINE void colibri_dot128_add(const uint32_t kind, v128_t *sums, const 
     dots = wasm_i32x4_add(dots, wasm_i32x4_dot_i16x8(w[1], wasm_i32x4_shuffle(x, x, 1, 1, 1, 1)));
     dots = wasm_i32x4_add(dots, wasm_i32x4_dot_i16x8(w[2], wasm_i32x4_shuffle(x, x, 2, 2, 2, 2)));
     dots = wasm_i32x4_add(dots, wasm_i32x4_dot_i16x8(w[3], wasm_i32x4_shuffle(x, x, 3, 3, 3, 3)));
-    COLIBRI_FENCE(dots);
     *sums = dots;
 }
 
