@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from c.programs import BITS, HERE, ROOT, core_sources
 from colibri import doctor, targets, wasm
 from colibri.engine import Limits, Model
