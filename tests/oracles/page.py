@@ -31,7 +31,7 @@ from colibri.engine import Model as Blob  # noqa: E402
 from colibri.families import describe  # noqa: E402
 from colibri.jobs import Job  # noqa: E402
 from oracles import checkpoints, fixtures, page_text, wrong  # noqa: E402
-from oracles.cases import CASES, GREEDY, PROMPT  # noqa: E402
+from oracles.cases import CASES, GREEDY  # noqa: E402
 from oracles.running import Engine  # noqa: E402
 from test_families import divergence  # noqa: E402
 
@@ -50,7 +50,7 @@ class CaseFigures:
     name: str
     family: str
     what: str
-    argmax: int  # of PROMPT
+    argmax: int  # of the prompt
     greedy: int  # of GREEDY
     error: float  # largest difference of a logit in f32
     margin: float
