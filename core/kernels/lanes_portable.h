@@ -7,6 +7,13 @@
 
 #include "kernels/kernels.h"
 
+/* A sanitizer checks every operation of every lane: inlined into each other they take a compiler four minutes. */
+#if defined(__SANITIZE_ADDRESS__)
+#define COLIBRI_LANE1_INLINE static __attribute__((noinline, unused))
+#else
+#define COLIBRI_LANE1_INLINE COLIBRI_INLINE
+#endif
+
 typedef struct colibri_lane1_floats {
     float v[16];
 } colibri_lane1_floats;
@@ -16,7 +23,7 @@ typedef struct colibri_lane1_ints {
 
 /* A primitive that makes one value a lane out of the lanes of its operands. */
 #define COLIBRI_LANE1(type, name, operands, expression) \
-    COLIBRI_INLINE colibri_lane1_##type colibri_lane1_##name operands \
+    COLIBRI_LANE1_INLINE colibri_lane1_##type colibri_lane1_##name operands \
     { \
         colibri_lane1_##type result; \
         for (int i = 0; i < 16; i++) { \
@@ -49,28 +56,28 @@ COLIBRI_LANE1(ints, shift_left_23, (colibri_lane1_ints a), (int32_t)((uint32_t)a
 #undef COLIBRI_TWO
 #undef COLIBRI_LANE1
 
-COLIBRI_INLINE void colibri_lane1_store(float *p, colibri_lane1_floats a)
+COLIBRI_LANE1_INLINE void colibri_lane1_store(float *p, colibri_lane1_floats a)
 {
     for (int i = 0; i < 16; i++) {
         p[i] = a.v[i];
     }
 }
 
-COLIBRI_INLINE void colibri_lane1_store_halves(uint16_t *p, colibri_lane1_floats a)
+COLIBRI_LANE1_INLINE void colibri_lane1_store_halves(uint16_t *p, colibri_lane1_floats a)
 {
     for (int i = 0; i < 16; i++) {
         p[i] = colibri_half_from_float(a.v[i]);
     }
 }
 
-COLIBRI_INLINE void colibri_lane1_store_bytes(int8_t *p, colibri_lane1_ints a)
+COLIBRI_LANE1_INLINE void colibri_lane1_store_bytes(int8_t *p, colibri_lane1_ints a)
 {
     for (int i = 0; i < 16; i++) {
         p[i] = (int8_t)a.v[i];
     }
 }
 
-COLIBRI_INLINE int32_t colibri_lane1_int_top(colibri_lane1_ints a)
+COLIBRI_LANE1_INLINE int32_t colibri_lane1_int_top(colibri_lane1_ints a)
 {
     int32_t top = a.v[0];
     for (int i = 1; i < 16; i++) {
@@ -79,7 +86,7 @@ COLIBRI_INLINE int32_t colibri_lane1_int_top(colibri_lane1_ints a)
     return top;
 }
 
-COLIBRI_INLINE int32_t colibri_lane1_int_total(colibri_lane1_ints a)
+COLIBRI_LANE1_INLINE int32_t colibri_lane1_int_total(colibri_lane1_ints a)
 {
     int32_t total = 0;
     for (int i = 0; i < 16; i++) {
@@ -88,7 +95,7 @@ COLIBRI_INLINE int32_t colibri_lane1_int_total(colibri_lane1_ints a)
     return total;
 }
 
-COLIBRI_INLINE void colibri_lane1_ahead(const uint8_t *p)
+COLIBRI_LANE1_INLINE void colibri_lane1_ahead(const uint8_t *p)
 {
     (void)p;
 }

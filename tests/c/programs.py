@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 BITS = ["-ffp-contract=off", "-fno-math-errno"]             # what the bits depend on, as in SConstruct
-SANITIZE = ["-g", "-O2", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
+SANITIZE = ["-g1", "-O1", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all"]
 # what a program may not do at the end, and how much freed memory is kept as a trap
 ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=1:quarantine_size_mb=4:allocator_may_return_null=0",
                "UBSAN_OPTIONS": "print_stacktrace=1"}
@@ -41,7 +41,8 @@ class Sanitized:
         if not self.objects:
             for source in core_sources(*rooms):
                 made = self.folder / f"{source.stem}.o"
-                gcc("-DCOLIBRI_TEXT=0", *BITS, *SANITIZE, "-c", source, "-o", made)
+                # sessions here take the portable kernels; the others' reading is watched by test_kernel_levels.py
+                gcc("-DCOLIBRI_TEXT=0", "-DCOLIBRI_KERNELS_PORTABLE=1", *BITS, *SANITIZE, "-c", source, "-o", made)
                 self.objects.append(made)
         out = self.folder / name
         if not out.is_file():

@@ -166,8 +166,8 @@ def compare(
     limit: float = targets.TIME_LIMIT,
     thorough: bool = False,
 ) -> Report:
-    """Run a job on targets, with all its variations if thorough; every digest must be the first one's, every check good,
-    planned = used."""
+    """Run a job on targets, with all its variations if thorough; every digest must be the first one's, every check
+    good, planned = used."""
     report = Report()
     expected = ""
     for target in chosen:
