@@ -58,6 +58,28 @@ def disassembler(arch: str) -> Any:
     return decoder
 
 
+def decoded(arch: str, code: bytes, start: int) -> Iterator[tuple[int, int, str, str]]:
+    """Address, size, mnemonic and operands of a function's instructions.
+
+    Capstone 5 does not know AVX-VNNI (VEX.66.0F38.W0 50 .. 53) and would read on in the middle of one; it is shown
+    VPSHUFB (VEX.66.0F38 00) instead, which has the same form and length.
+    """
+    shown = bytearray(code)
+    while True:
+        lines = list(disassembler(arch).disasm_lite(bytes(shown), start))
+        unknown = [at - start for at, _, mnemonic, _ in lines if mnemonic == ".byte"] if arch == "x64" else []
+        dots = [at for at in unknown if is_vex_dot(shown[at : at + 4])]
+        if not dots:
+            return iter(lines)
+        for at in dots:
+            shown[at + 3] = 0
+
+
+def is_vex_dot(code: bytes) -> bool:
+    """Do these four bytes begin VPDPBUSD, VPDPBUSDS, VPDPWSSD or VPDPWSSDS in VEX form?"""
+    return len(code) == 4 and code[0] == 0xC4 and code[1] & 31 == 2 and code[2] & 0x83 == 1 and 0x50 <= code[3] <= 0x53
+
+
 def read_member(name: str, data: bytes) -> Member:
     """The audit's view of one ELF object."""
     elf = ELFFile(io.BytesIO(data))
@@ -173,7 +195,7 @@ class Object:
         for number, (start, name, local) in enumerate(entries):
             end = entries[number + 1][0] if number + 1 < len(entries) else len(code)
             function = Function(name, is_local=local, frame=frames.get(name))
-            lines = disassembler(self.arch).disasm_lite(code[start:end], start)
+            lines = decoded(self.arch, code[start:end], start)
             self._walk(function, index, lines, relocations)
             self.member.functions.append(function)
 
