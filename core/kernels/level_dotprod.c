@@ -72,12 +72,14 @@ enum { colibri_sdot_q8_pairs = 1 };
 #define LEVEL(name) colibri_dotprod_##name
 #define LANE(name) colibri_laneq_##name
 #define DOT(name) colibri_sdot_##name
+#define LEVEL_OWN_MIX
 #define LEVEL_MIX_ROWS 4u
 #define LEVEL_MIX_COLUMNS 1u
 #define LEVEL_MIX_LONG 4u
 #include "kernels/rows_template.inc"
-#include "kernels/mix_template.inc"
 #include "kernels/tiles_arm.inc"
+#include "kernels/mix_arm.inc"
+#include "kernels/mix_template.inc"
 #include "kernels/level_end.inc"
 
 #if defined(__ARM_FEATURE_DOTPROD)
