@@ -255,51 +255,62 @@ static const uint8_t *colibri_run_at(const colibri_session *s, const colibri_lay
     return s->view.blob + layer->expert_offset + d->expert * layer->d.expert_run;
 }
 
-void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t unit, uint32_t worker)
+/* Units first .. first + count - 1: expert by expert, groups ascending. */
+void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t first, uint32_t count, uint32_t worker)
 {
     const colibri_layer *layer = colibri_layer_at(s, layer_index);
     uint32_t groups = colibri_strips(layer->d.ff);
-    uint32_t index = s->pass_first + unit / groups;
-    const uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair) + index;
-    const uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
+    const uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair);
     colibri_gated ffn;
     ffn.gate = &layer->expert_gate;
     ffn.up = &layer->expert_up;
-    ffn.base = colibri_run_at(s, layer, colibri_distinct_at(s, index));
     ffn.out = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
-    for (uint32_t i = first_pair[0]; i < first_pair[1]; i += COLIBRI_ROWS_AT_ONCE) {
-        uint32_t count = colibri_rows_at_once(first_pair[1] - i);
-        uint32_t rows[COLIBRI_ROWS_AT_ONCE];
-        for (uint32_t k = 0; k < count; k++) {
-            rows[k] = pairs[i + k] / layer->d.top_k;
-        }
-        colibri_gated_rows(s, &ffn, unit % groups, rows, pairs + i, count, i != first_pair[0], worker);
+    ffn.top_k = layer->d.top_k;
+    while (count) {
+        uint32_t index = s->pass_first + first / groups, group = first % groups;
+        uint32_t part = groups - group < count ? groups - group : count;
+        ffn.base = colibri_run_at(s, layer, colibri_distinct_at(s, index));
+        ffn.pairs = colibri_pool_words(s, s->layout.pairs) + first_pair[index];
+        ffn.rows = first_pair[index + 1u] - first_pair[index];
+        colibri_gated_groups(s, &ffn, group, part, worker);
+        first += part;
+        count -= part;
     }
 }
 
-/* One strip of hidden: y = y + w * out for every expert of the pass, ascending. */
-void colibri_expert_down(colibri_session *s, uint32_t layer_index, uint32_t unit)
+/* y = y + w * out for one strip of one expert, all its rows. */
+static void colibri_expert_strip(colibri_session *s, const colibri_layer *layer, const colibri_strip *strip,
+                                 const colibri_buffer *in, const uint32_t *pairs, uint32_t rows)
+{
+    const float *weight = colibri_pool_floats(s, layer->chosen_weight);
+    for (uint32_t i = 0; i < rows; i += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t count = colibri_rows_at_once(rows - i);
+        colibri_activation h[COLIBRI_ROWS_AT_ONCE] = {{0, 0}};
+        float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
+        for (uint32_t k = 0; k < count; k++) {
+            h[k] = colibri_buffer_row(s, in, pairs[i + k]);
+        }
+        colibri_strip_times(s, strip, h, count, i != 0u, acc[0]);
+        for (uint32_t k = 0; k < count; k++) {
+            float *y = colibri_mixed_at(s, pairs[i + k] / layer->d.top_k) + strip->first;
+            colibri_add_scaled(s->kernel, y, acc[k], weight[pairs[i + k]], strip->lanes);
+        }
+    }
+}
+
+/* Strips first .. first + count - 1 of hidden: for every expert of the pass, ascending, all of them, which is one
+ * stretch of its matrix. */
+void colibri_expert_down(colibri_session *s, uint32_t layer_index, uint32_t first, uint32_t count)
 {
     const colibri_layer *layer = colibri_layer_at(s, layer_index);
     const uint32_t *first_pair = colibri_pool_words(s, s->layout.first_pair);
     const uint32_t *pairs = colibri_pool_words(s, s->layout.pairs);
-    const float *weight = colibri_pool_floats(s, layer->chosen_weight);
     colibri_buffer in = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
     for (uint32_t d = s->pass_first; d < s->pass_end; d++) {
         const uint8_t *run = colibri_run_at(s, layer, colibri_distinct_at(s, d));
-        colibri_strip strip = colibri_strip_at(s, &layer->expert_down, run, unit);
-        for (uint32_t i = first_pair[d]; i < first_pair[d + 1u]; i += COLIBRI_ROWS_AT_ONCE) {
-            uint32_t count = colibri_rows_at_once(first_pair[d + 1u] - i);
-            colibri_activation h[COLIBRI_ROWS_AT_ONCE];
-            float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
-            for (uint32_t k = 0; k < count; k++) {
-                h[k] = colibri_buffer_row(s, &in, pairs[i + k]);
-            }
-            colibri_strip_times(s, &strip, h, count, i != first_pair[d], acc);
-            for (uint32_t k = 0; k < count; k++) {
-                float *y = colibri_mixed_at(s, pairs[i + k] / layer->d.top_k) + strip.first;
-                colibri_add_scaled(s->kernel, y, acc[k], weight[pairs[i + k]], strip.lanes);
-            }
+        for (uint32_t unit = first; unit < first + count; unit++) {
+            colibri_strip strip = colibri_strip_at(s, &layer->expert_down, run, unit, 1);
+            colibri_expert_strip(s, layer, &strip, &in, pairs + first_pair[d], first_pair[d + 1u] - first_pair[d]);
         }
     }
 }

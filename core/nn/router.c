@@ -161,9 +161,9 @@ static int colibri_shared_gates(colibri_session *s, const colibri_layer *layer, 
                                 uint32_t first, uint32_t count)
 {
     float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
-    colibri_strip strip = colibri_strip_at(s, &layer->shared_switch, 0, 0);
+    colibri_strip strip = colibri_strip_at(s, &layer->shared_switch, 0, 0, 1);
     int bad = 0;
-    colibri_strip_times(s, &strip, rows, count, 0, acc);
+    colibri_strip_times(s, &strip, rows, count, 0, acc[0]);
     for (uint32_t i = 0; i < count; i++) {      /* exp's clamp must not be the first to see it */
         bad |= colibri_magnitude(acc[i][0]) >= COLIBRI_INFINITY_BITS;
         colibri_pool_floats(s, s->layout.shared_switch)[first + i] = colibri_sigmoid(acc[i][0]);

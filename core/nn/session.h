@@ -197,19 +197,19 @@ typedef struct colibri_strip {
     const colibri_weight *w;
     const uint8_t *tiles;                       /* of the strip's first row */
     uint32_t first;                             /* output row of the matrix */
-    uint32_t lanes;                             /* output rows it has: 1 .. 32 */
+    uint32_t lanes;                             /* output rows it has: 1 .. 32 for each strip */
 } colibri_strip;
 
-/* base: of the run an expert's matrix lies in, null for any other matrix. */
+/* `count` strips from `unit` on. base: of the run an expert's matrix lies in, null for any other matrix. */
 static inline colibri_strip colibri_strip_at(const colibri_session *s, const colibri_weight *w, const uint8_t *base,
-                                             uint32_t unit)
+                                             uint32_t unit, uint32_t count)
 {
     colibri_strip strip;
     uint32_t first = unit * COLIBRI_STRIP_ROWS;
     strip.w = w;
     strip.tiles = (base ? base + w->offset : colibri_weight_at(s, w)) + 2u * (uint64_t)unit * w->tile_bytes;
     strip.first = first;
-    strip.lanes = w->rows - first < COLIBRI_STRIP_ROWS ? w->rows - first : COLIBRI_STRIP_ROWS;
+    strip.lanes = w->rows - first < count * COLIBRI_STRIP_ROWS ? w->rows - first : count * COLIBRI_STRIP_ROWS;
     return strip;
 }
 
@@ -228,6 +228,8 @@ typedef struct colibri_gated {
     const colibri_weight *gate, *up;
     const uint8_t *base;                        /* of the expert's run, null for any other matrix */
     colibri_buffer out;
+    const uint32_t *pairs;                      /* row i is pair pairs[i] = row * top_k + k; null: row i itself */
+    uint32_t top_k, rows;
 } colibri_gated;
 
 static inline void colibri_fault(const colibri_session *s, uint32_t worker)
@@ -259,18 +261,18 @@ void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t uni
 void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer);
 /* strip.c */
 void colibri_strip_times(const colibri_session *s, const colibri_strip *strip, const colibri_activation *rows,
-                         uint32_t count, uint32_t seen, float out[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS]);
+                         uint32_t count, uint32_t seen, float *out);
 /* ffn.c */
-void colibri_gated_rows(colibri_session *s, const colibri_gated *ffn, uint32_t group, const uint32_t *rows,
-                        const uint32_t *out_rows, uint32_t count, uint32_t seen, uint32_t worker);
+void colibri_gated_groups(colibri_session *s, const colibri_gated *ffn, uint32_t first, uint32_t count,
+                          uint32_t worker);
 /* router.c */
 void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
 /* experts.c: the pass list and its leases; the only place that calls the store */
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);
 int colibri_pass_more(const colibri_session *s);
 void colibri_pass_release(colibri_session *s);
-void colibri_expert_up(colibri_session *s, uint32_t layer, uint32_t unit, uint32_t worker);
-void colibri_expert_down(colibri_session *s, uint32_t layer, uint32_t tile);
+void colibri_expert_up(colibri_session *s, uint32_t layer, uint32_t first, uint32_t count, uint32_t worker);
+void colibri_expert_down(colibri_session *s, uint32_t layer, uint32_t first, uint32_t count);
 int colibri_slots_busy(colibri_session *s);
 
 #endif

@@ -1,11 +1,12 @@
 /*
- * strip.c: a strip of a matrix (32 output rows, two tiles) times a few activation rows.
+ * strip.c: strips of a matrix (32 output rows, two tiles each) times a few activation rows.
  */
 #include "nn/session.h"
 
-/* out[i][r]: row i, output row strip->first + r; lanes behind the last row are unspecified. */
+/* out: row i, output row strip->first + r at i * 32 + r (one row: any number of strips); lanes behind the matrix's last
+ * row are unspecified. */
 void colibri_strip_times(const colibri_session *s, const colibri_strip *strip, const colibri_activation *rows,
-                         uint32_t count, uint32_t seen, float out[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS])
+                         uint32_t count, uint32_t seen, float *out)
 {
     colibri_product p;
     p.tiles = strip->tiles;
@@ -17,7 +18,7 @@ void colibri_strip_times(const colibri_session *s, const colibri_strip *strip, c
     p.seen = seen;
     p.reserved = 0;
     p.rows = rows;
-    p.out = out[0];
+    p.out = out;
     p.out_stride = COLIBRI_STRIP_ROWS;
     colibri_products(s->kernel, &p);
 }

@@ -150,7 +150,7 @@ static void colibri_strip_rows(const colibri_session *s, const colibri_strip *st
     for (uint32_t i = 0; i < count; i++) {
         rows[i] = colibri_buffer_row(s, in, first + i);
     }
-    colibri_strip_times(s, strip, rows, count, first != 0u, out);
+    colibri_strip_times(s, strip, rows, count, first != 0u, out[0]);
 }
 
 /* The strip's part of a bias, zero where there is none. */
@@ -178,7 +178,7 @@ static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, ui
         bias = &layer->k_bias;
         place = layer->q.rows;
     }
-    colibri_strip strip = colibri_strip_at(s, w, 0, unit);
+    colibri_strip strip = colibri_strip_at(s, w, 0, unit, 1);
     const float *add = colibri_strip_bias(s, &strip, bias);
     for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(s->row_count - row);
@@ -197,7 +197,7 @@ static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, ui
 static void colibri_residual_strip(colibri_session *s, const colibri_layer *layer, const colibri_weight *w,
                                    const colibri_weight *bias, const colibri_buffer *in, uint32_t unit)
 {
-    colibri_strip strip = colibri_strip_at(s, w, 0, unit);
+    colibri_strip strip = colibri_strip_at(s, w, 0, unit, 1);
     const float *add = bias ? colibri_strip_bias(s, &strip, bias) : 0;
     for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(s->row_count - row);
@@ -217,7 +217,7 @@ static void colibri_residual_strip(colibri_session *s, const colibri_layer *laye
 static void colibri_shared_down_strip(colibri_session *s, const colibri_layer *layer, uint32_t unit)
 {
     colibri_buffer in = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
-    colibri_strip strip = colibri_strip_at(s, &layer->down, 0, unit);
+    colibri_strip strip = colibri_strip_at(s, &layer->down, 0, unit, 1);
     for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(s->row_count - row);
         float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
@@ -241,7 +241,7 @@ static void colibri_combine_row(colibri_session *s, const colibri_layer *layer, 
 
 static void colibri_head_strip(colibri_session *s, uint32_t unit, uint32_t worker)
 {
-    colibri_strip strip = colibri_strip_at(s, &s->head, 0, unit);
+    colibri_strip strip = colibri_strip_at(s, &s->head, 0, unit, 1);
     for (uint32_t row = 0; row < s->logit_count; row += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(s->logit_count - row);
         float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
@@ -264,22 +264,19 @@ static void colibri_final_norm_row(colibri_session *s, uint32_t index, uint32_t 
     colibri_norm_row(s, colibri_residual_at(s, row), &s->final_norm, s->view.final_eps, index, worker);
 }
 
-/* A group of a dense or shared FFN's gated product, for every row. */
-static void colibri_up_group(colibri_session *s, const colibri_layer *layer, uint32_t group, uint32_t worker)
+/* Groups of a dense or shared FFN's gated product, for every row. */
+static void colibri_up_groups(colibri_session *s, const colibri_layer *layer, uint32_t first, uint32_t count,
+                              uint32_t worker)
 {
     colibri_gated ffn;
     ffn.gate = &layer->gate;
     ffn.up = &layer->up;
     ffn.base = 0;
     ffn.out = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
-    for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
-        uint32_t rows[COLIBRI_ROWS_AT_ONCE];
-        for (uint32_t i = 0; i < COLIBRI_ROWS_AT_ONCE; i++) {
-            rows[i] = row + i;
-        }
-        colibri_gated_rows(s, &ffn, group, rows, rows, colibri_rows_at_once(s->row_count - row), row != 0u,
-                           worker);
-    }
+    ffn.pairs = 0;
+    ffn.top_k = 0;
+    ffn.rows = s->row_count;
+    colibri_gated_groups(s, &ffn, first, count, worker);
 }
 
 static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t unit, uint32_t worker)
@@ -301,15 +298,11 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
     case COLIBRI_OP_FFN_NORM:
         colibri_norm_row(s, colibri_residual_at(s, unit), &layer->ffn_norm, layer->d.eps, unit, worker);
         break;
-    case COLIBRI_OP_DENSE_UP:
-    case COLIBRI_OP_SHARED_UP: colibri_up_group(s, layer, unit, worker); break;
     case COLIBRI_OP_DENSE_DOWN:
         gated = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
         colibri_residual_strip(s, layer, &layer->down, 0, &gated, unit);
         break;
     case COLIBRI_OP_ROUTE: colibri_route_rows(s, layer, unit, worker); break;
-    case COLIBRI_OP_EXPERT_UP: colibri_expert_up(s, op->layer, unit, worker); break;
-    case COLIBRI_OP_EXPERT_DOWN: colibri_expert_down(s, op->layer, unit); break;
     case COLIBRI_OP_SHARED_DOWN: colibri_shared_down_strip(s, layer, unit); break;
     case COLIBRI_OP_COMBINE: colibri_combine_row(s, layer, unit); break;
     case COLIBRI_OP_FINAL_NORM: colibri_final_norm_row(s, unit, worker); break;
@@ -317,9 +310,18 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
     }
 }
 
+/* A range of units; ops whose units are parts of a longer stretch of memory take it as a whole. */
 void colibri_op_run(colibri_session *s, const colibri_op *op, uint32_t worker, uint32_t first, uint32_t count)
 {
-    for (uint32_t unit = first; unit < first + count; unit++) {
-        colibri_unit_run(s, op, unit, worker);
+    switch (op->kind) {
+    case COLIBRI_OP_DENSE_UP:
+    case COLIBRI_OP_SHARED_UP: colibri_up_groups(s, colibri_layer_at(s, op->layer), first, count, worker); break;
+    case COLIBRI_OP_EXPERT_UP: colibri_expert_up(s, op->layer, first, count, worker); break;
+    case COLIBRI_OP_EXPERT_DOWN: colibri_expert_down(s, op->layer, first, count); break;
+    default:
+        for (uint32_t unit = first; unit < first + count; unit++) {
+            colibri_unit_run(s, op, unit, worker);
+        }
+        break;
     }
 }
