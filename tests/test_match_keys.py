@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,11 @@ def test_another_prefix_is_a_list_of_names() -> None:
                       (r"([qkvo])_proj", r"w\1"), ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"),
                       ("model.embed_tokens", "transformer.wte"), (r"^model\.norm", "transformer.ln_f"))
     match = matched(tensors, case.config)
-    row = match_keys_row.row_of(match, case.config)
     assert match.whole
-    back = {found: means for _, found, means in match_keys_row.other_names(match, row.value())}
-    assert len(back) == 12 and "transformer.h.{L}.attn.wq.weight" in back
+    back = {one.pattern.name: match_keys_row.expected_name(FAMILIES["mixtral"], one.role) for one in match.placed}
+    others = match_keys_row.other_names(match, match_keys_row.row_of(match, case.config).value())
+    assert ("Q", "transformer.h.{L}.attn.wq.weight", "model.layers.{L}.self_attn.q_proj.weight") in others
+    assert {role for role, name, _ in others} >= {one.role for one in match.placed if one.pattern.layers}
     mended = []
     for name, shape in tensors:
         numbers = re.findall(r"\.(\d+)\.", name)
@@ -164,6 +166,19 @@ def test_shapes_decide_where_names_say_nothing() -> None:
     assert found["EXPERT_DOWN"].endswith("third.weight") and found["ROUTER"].endswith("choice.weight")
     assert found["Q"].endswith("alpha.weight") and found["O"].endswith("omega.weight") and match.whole
     assert {one.how for one in match.placed if one.role in ("Q", "O", "ROUTER", "EXPERT_DOWN")} == {"shape"}
+
+
+def test_a_row_gives_its_own_names_where_the_table_can() -> None:
+    """Names below model.layers.N that differ go into the row, if this version's rows have a place for them."""
+    case = CASES["mixtral_mha"]
+    match = matched(renamed("mixtral_mha", ("self_attn", "attn"), ("model.norm", "model.ln_f")), case.config)
+    row = match_keys_row.row_of(match, case.config)
+    others = {role for role, _, _ in match_keys_row.other_names(match, row.value())}
+    if "names" in {field.name for field in fields(Family)}:
+        assert others == set() and row.family["names"]["Q"] == "attn.q_proj.weight"
+        assert row.family["names"]["FINAL_NORM"] == "model.ln_f.weight"
+    else:
+        assert others == {"Q", "K", "V", "O", "FINAL_NORM"}
 
 
 # ---- refusals: what has no place, and why ----
@@ -216,7 +231,7 @@ def test_transposed_experts() -> None:
     ("mlp.experts.down_proj", (8, 56, 64), "down of all experts in one tensor, stored transposed"),
     ("mlp.experts.bank", (8, 5, 7), "none of whose sides is the hidden size"),
     ("post_ffn_layernorm.weight", (64,), "one more norm than a layer of this version has"),
-    ("mlp.gate.bias", (8,), "a bias of ROUTER, for which this version has no place"),
+    ("mlp.gate.bias", (8,), "a bias of ROUTER: whether of the choice alone or of the weights too"),
     ("mlp.experts.weight_scale_inv", (3, 5), "a scale of quantized weights"),
     ("self_attn.kv_b_proj.weight", (40, 7), "part of a latent attention (MLA)"),
     ("conv.weight", (64, 1, 3), "no role has 3 dimensions"),

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .library import values
+
 Shape = tuple[int, ...]
 
 # What families call a role: the last part of the name, without ".weight".
@@ -319,13 +321,16 @@ class _Matcher:
         self._triple("", [one for one in matrices if one not in shared], hidden)
 
     def _biases(self) -> None:
-        for one in [one for one in self.left if one.layers and one.name.endswith(".bias") and len(one.shape) == 1]:
+        for one in [one for one in self.left if one.name.endswith(".bias") and len(one.shape) == 1]:
             beside = one.name.removesuffix("bias") + "weight"
             owner = next((it for it in self.match.placed if it.pattern.name == beside), None)
             if owner is None:
                 continue
-            if owner.role in ("Q", "K", "V", "O") and one.shape[0] == owner.pattern.shape[0]:
-                self.place(owner.role + "_BIAS", one, "beside its matrix")
+            role = ("FFN_" if owner.role in ("GATE", "UP", "DOWN") else "") + owner.role + "_BIAS"
+            if owner.role == "ROUTER":
+                self.refuse(one, "a bias of ROUTER: whether of the choice alone or of the weights too no shape can say")
+            elif role in values("colibri_role") and one.shape[0] == owner.pattern.shape[0]:
+                self.place(role, one, "beside its matrix")
             else:
                 self.refuse(one, f"a bias of {owner.role}, for which this version has no place")
 

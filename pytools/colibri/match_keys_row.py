@@ -7,12 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .description import EVERY_LAYER
-from .family_table import FAMILIES, Family, Moe, source_name
+from .family_table import FAMILIES, Family, Moe, layer_prefix, source_name
 from .format import Tensor
+from .library import values
 from .match_keys import Match, Pattern
 
 # A number far beyond any model's, so that its place in a name is seen.
 LAYER, EXPERT = 777001, 777002
+_FEED_BIASES = ("FFN_GATE_BIAS", "FFN_UP_BIAS", "FFN_DOWN_BIAS")
 _SWITCHED = ("attention_bias", "qkv_bias", "use_bias")
 # What decides how a model computes and shows in neither names nor shapes.
 UNSEEN = (
@@ -58,7 +60,7 @@ def expected_name(family: Family, role: str) -> str:
     if role == "CORRECTION":
         found = family.moe.correction if family.moe else ""
         return f"model.layers.{{L}}.{family.moe.block}.{found}" if family.moe and found else ""
-    layer = EVERY_LAYER if role in ("EMBED", "HEAD", "FINAL_NORM") else LAYER
+    layer = EVERY_LAYER if role.removesuffix("_BIAS") in ("EMBED", "HEAD", "FINAL_NORM") else LAYER
     name = source_name(family, Tensor(role, layer, 1, 1), EXPERT)
     return name.replace(str(LAYER), "{L}").replace(str(EXPERT), "{E}")
 
@@ -73,11 +75,15 @@ def _is_of(family: Family, match: Match) -> bool:
     if any(expected_name(family, role) != pattern.name for role, pattern in placed.items()):
         return False
     moe = family.moe
-    biases = {role[0].lower() for role in placed if role.endswith("_BIAS")}
+    biases = set(_biases(placed))
+    feeding = {role[4].lower() for role in placed if role.startswith("FFN_") and role in _FEED_BIASES}
+    norms = {role for role in placed if role.endswith("_NORM_BIAS")}
     return (
         (moe is not None) == bool(match.experts)
         and biases <= set(family.biases)
         and (not family.biases or bool(family.bias_field) or biases == set(family.biases))
+        and feeding <= set(getattr(family, "ffn_biases", ""))
+        and (getattr(family, "norm", "") == "LAYER_BIAS") == bool(norms)
         and ("Q_NORM" in placed) in ({family.qk_norm} | ({True, False} if family.qk_norm_field else set()))
         and (moe is None or bool(moe.shared) or "SHARED_GATE" not in placed)
         and (moe is None or moe.shared_gate == ("SHARED_SWITCH" in placed) or "SHARED_GATE" not in placed)
@@ -99,7 +105,7 @@ def row_of(match: Match, config: Mapping[str, Any]) -> Row:
     family: dict[str, Any] = {}
     if "HEAD" not in placed and match.pattern("EMBED") is not None:
         family["tied"] = True
-    biases = "".join(letter for letter in "qkvo" if f"{letter.upper()}_BIAS" in placed)
+    biases = _biases(placed)
     if biases:
         family["biases"] = biases
         switch = next((name for name in _SWITCHED if name in config), "")
@@ -111,11 +117,34 @@ def row_of(match: Match, config: Mapping[str, Any]) -> Row:
             family["qk_norm_wide"] = True
     if config.get("multipliers") or "embedding_multiplier" in config:
         family["multipliers"] = True
+    feeding = "".join(role[4].lower() for role in _FEED_BIASES if role in placed)
+    if feeding:
+        family["ffn_biases"] = feeding
+        if "mlp_bias" in config:
+            family["ffn_bias_field"] = "mlp_bias"
+    if any(role.endswith("_NORM_BIAS") for role in placed):
+        family["norm"] = "LAYER_BIAS"
     groups = {name: 1 for name in ("n_group", "topk_group") if config.get(name) == 1}
     if groups:
         family["fixed"] = groups
     kind = config.get("model_type")
-    return Row(kind if isinstance(kind, str) else "new_family", family, _moe(match, placed, config))
+    row = Row(kind if isinstance(kind, str) else "new_family", family, _moe(match, placed, config))
+    own = _own_names(match, row) if "names" in {field.name for field in fields(Family)} else {}
+    return Row(row.kind, {**family, "names": own}, row.moe) if own else row
+
+
+def _biases(placed: Mapping[str, Pattern]) -> str:
+    return "".join(letter for letter in "qkvo" if f"{letter.upper()}_BIAS" in placed)
+
+
+def _own_names(match: Match, row: Row) -> dict[str, str]:
+    """Names that the row has to give itself: what is the model's, and what lies below the table's layer."""
+    roles, layer = values("colibri_role"), layer_prefix(LAYER).replace(str(LAYER), "{L}")
+    own = {}
+    for role, name, _ in other_names(match, row.value()):
+        if role in roles and "{E}" not in name and (name.startswith(layer) or "{L}" not in name):
+            own[role] = name.removeprefix(layer)
+    return own
 
 
 def _moe(match: Match, placed: Mapping[str, Pattern], config: Mapping[str, Any]) -> dict[str, Any]:
