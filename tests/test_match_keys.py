@@ -181,6 +181,25 @@ def test_a_row_gives_its_own_names_where_the_table_can() -> None:
         assert others == {"Q", "K", "V", "O", "FINAL_NORM"}
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_stacks_of_experts(turned: bool) -> None:
+    """Gate above up in one stack, down in another: placed where rows have words for it, else refused and said why."""
+    case = CASES["mixtral_gqa_yarn"]
+    rest = [(n, s) for n, s in checkpoints.tensors(case) if "experts" not in n]
+    shapes = {"input_linear": (8, 160, 64), "output_linear": (8, 64, 80)}
+    stacks = [(f"model.layers.{n}.block_sparse_moe.{name}.weight", (s[0], *(s[:0:-1] if turned else s[1:])))
+              for n in range(2) for name, s in shapes.items()]  # fmt: skip
+    match = matched([*rest, *stacks], case.config)
+    assert match.experts == 8 and "ROUTER" in roles(match)
+    if "fused" in {field.name for field in fields(Moe)} and not turned:
+        row = match_keys_row.row_of(match, case.config)
+        assert match.whole and match_keys_row.other_names(match, row.value()) == []
+        assert row.moe["fused"] == tuple(f"block_sparse_moe.{name}.weight" for name in shapes)
+    else:
+        assert len(match.unplaced) == 2 and set(match.missing) >= {"EXPERT_DOWN"}
+        assert turned == ("stored transposed" in why(match, "input_linear"))
+
+
 # ---- refusals: what has no place, and why ----
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .family_table import Moe
 from .library import values
 
 Shape = tuple[int, ...]
@@ -132,8 +133,8 @@ def patterns_of(entries: Iterable[tuple[str, Shape, str]]) -> list[Pattern]:
 class _Matcher:
     """The steps of one match; `left` shrinks as patterns find their place."""
 
-    def __init__(self, patterns: list[Pattern], config: Mapping[str, Any]) -> None:
-        self.config, self.match = config, Match()
+    def __init__(self, patterns: list[Pattern], config: Mapping[str, Any], can_fuse: bool) -> None:
+        self.config, self.match, self.can_fuse = config, Match(), can_fuse
         self.left = []
         for one in patterns:
             if not _BUFFER.search(one.name):
@@ -219,11 +220,22 @@ class _Matcher:
     def _experts(self, hidden: int) -> None:
         matrices = [one for one in self.left if one.experts and len(one.shape) == 2]
         self.match.experts = max((one.experts for one in matrices), default=0)
-        fused = [one for one in self.left if len(one.shape) == 3 and "expert" in one.name.lower() and one.layers]
-        for one in fused:
-            self.match.experts = max(self.match.experts, one.shape[0])
-            self.refuse(one, _about_fused(one, hidden))
+        fused = [one for one in self.left if len(one.shape) == 3 and one.layers and _FEED.search(one.name)]
+        self.match.experts = max([self.match.experts, *(one.shape[0] for one in fused)])
+        self._fused(fused, hidden)
         self._triple("EXPERT_", matrices, hidden)
+
+    def _fused(self, fused: list[Pattern], hidden: int) -> None:
+        """Stacks of all experts: gate above up in one, down in the other, if this version's rows can say that."""
+        pairs = [(both, down) for both in fused for down in fused if both is not down and both.layers == down.layers]
+        fits = [(both, down) for both, down in pairs if both.shape[1:] == (2 * down.shape[2], hidden)
+                and down.shape[1] == hidden and not both.leaf.endswith("_blocks")]  # fmt: skip
+        if len(fits) == 1 and len(fused) == 2 and hidden != fits[0][1].shape[2] and self.can_fuse:
+            self.place("EXPERT_GATE_UP", fits[0][0], "shape, if gate comes before up: whether they alternate look up")
+            self.place("EXPERT_DOWN", fits[0][1], "shape")
+            return
+        for one in fused:
+            self.refuse(one, _about_fused(one, hidden))
 
     def _triple(self, prefix: str, matrices: list[Pattern], hidden: int) -> None:
         """Gate and up have one shape, down the other way round."""
@@ -259,7 +271,9 @@ class _Matcher:
                 self.place(prefix + "UP", second, "name and shape" if up else "shape; the other one is named")
                 return
         for one in pair:
-            self.refuse(one, f"its shape fits {prefix}GATE and {prefix}UP, and its name says neither")
+            alone = f"no second matrix of its shape: {prefix}GATE and {prefix}UP may be in one"
+            why = f"its shape fits {prefix}GATE and {prefix}UP, and its name says neither"
+            self.refuse(one, alone if len(pair) == 1 else why)
 
     def _router(self, hidden: int) -> None:
         experts = self.match.experts
@@ -311,8 +325,8 @@ class _Matcher:
         return "one tensor for q, k and v; this version does not split it"
 
     def _dense(self, hidden: int) -> None:
-        with_experts = frozenset().union(*(one.pattern.layers for one in self.match.placed if one.pattern.experts),
-                                         *(one.pattern.layers for one in self.match.unplaced if one.pattern.experts))
+        known = [one.pattern for one in (*self.match.placed, *self.match.unplaced)]
+        with_experts = frozenset().union(*(one.layers for one in known if one.experts or len(one.shape) == 3))
         matrices = [one for one in self.left if one.layers and not one.experts and len(one.shape) == 2]
         matrices = [one for one in matrices if hidden in one.shape and not _ATTENTION.search(one.name)]
         matrices = [one for one in matrices if min(one.shape) > 1]
@@ -368,11 +382,12 @@ def _about_rest(one: Pattern, match: Match) -> str:
 
 def match_keys(patterns: list[Pattern], config: Mapping[str, Any]) -> Match:
     """Roles for patterns, as far as they can be known."""
-    match = _Matcher(patterns, config).run()
+    match = _Matcher(patterns, config, "fused" in {one.name for one in fields(Moe)}).run()
     have = {one.role for one in match.placed}
     need = ["EMBED", "FINAL_NORM", "ATTENTION_NORM", "Q", "K", "V", "O", "FFN_NORM"]
     if match.experts:
-        need += ["ROUTER", "EXPERT_GATE", "EXPERT_UP", "EXPERT_DOWN"]
+        need += ["ROUTER", *(["EXPERT_GATE_UP"] if "EXPERT_GATE_UP" in have else ["EXPERT_GATE", "EXPERT_UP"])]
+        need.append("EXPERT_DOWN")
     else:
         need += ["GATE", "UP", "DOWN"]
     for group in (("SHARED_GATE", "SHARED_UP", "SHARED_DOWN"), ("GATE", "UP", "DOWN"), ("Q_NORM", "K_NORM")):

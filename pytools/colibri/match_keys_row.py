@@ -60,6 +60,9 @@ def expected_name(family: Family, role: str) -> str:
     if role == "CORRECTION":
         found = family.moe.correction if family.moe else ""
         return f"model.layers.{{L}}.{family.moe.block}.{found}" if family.moe and found else ""
+    stacks = getattr(family.moe, "fused", ("", ""))
+    if role == "EXPERT_GATE_UP" or (role == "EXPERT_DOWN" and stacks[0]):
+        return f"model.layers.{{L}}.{stacks[role == 'EXPERT_DOWN']}" if stacks[0] else ""
     layer = EVERY_LAYER if role.removesuffix("_BIAS") in ("EMBED", "HEAD", "FINAL_NORM") else LAYER
     name = source_name(family, Tensor(role, layer, 1, 1), EXPERT)
     return name.replace(str(LAYER), "{L}").replace(str(EXPERT), "{E}")
@@ -168,6 +171,15 @@ def _moe(match: Match, placed: Mapping[str, Pattern], config: Mapping[str, Any])
         parts = [placed[role].leaf for role in ("EXPERT_GATE", "EXPERT_UP", "EXPERT_DOWN") if role in placed]
         if len(parts) == 3:
             made["parts"] = tuple(parts)
+    both = placed.get("EXPERT_GATE_UP")
+    if both is not None and "EXPERT_DOWN" in placed:
+        down = placed["EXPERT_DOWN"]
+        made["ff"] = [*_fields_with(config, down.shape[2], ("intermediate", "ff"), ("shared",)), "intermediate_size"][0]
+        made["fused"] = tuple(one.name.partition("{L}.")[2] for one in (both, down))
+        made["block"] = _between(both.name, "{L}.", ".") or "mlp"
+    router = placed.get("ROUTER")
+    if router is not None and "router" in {field.name for field in fields(Moe)}:
+        made["router"] = router.name.partition(f"{{L}}.{made.get('block', 'mlp')}.")[2] or "gate.weight"
     made["layers"], first = _rule(match, placed, config)
     if first:
         made["dense_first"] = first
