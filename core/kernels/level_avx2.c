@@ -88,7 +88,6 @@ COLIBRI_INLINE colibri_lane256_ints colibri_dot256_q8_end(colibri_lane256_ints d
 #define LEVEL(name) colibri_avx2_##name
 #define LANE(name) colibri_lane256_##name
 #define DOT(name) colibri_dot256_##name
-#define LEVEL_TILES 1u
 #define LEVEL_ROWS 4u
 #define LEVEL_FLOAT_ROWS 4u
 #define LEVEL_MIX_ROWS 4u

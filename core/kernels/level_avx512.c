@@ -21,8 +21,7 @@
 #define LEVEL(name) colibri_avx512_##name
 #define LANE(name) colibri_lane512_##name
 #define DOT(name) colibri_dot512_##name
-#define LEVEL_TILES 2u
-#define LEVEL_ROWS 4u
+#define LEVEL_ROWS 8u
 #define LEVEL_FLOAT_ROWS 8u
 #define LEVEL_MIX_ROWS 8u
 #define LEVEL_MIX_COLUMNS 2u

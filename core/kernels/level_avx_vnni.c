@@ -72,7 +72,6 @@ COLIBRI_INLINE colibri_lane256_ints colibri_vnni_q8_end(colibri_lane256_ints dot
 #define LEVEL(name) colibri_avx_vnni_##name
 #define LANE(name) colibri_lane256_##name
 #define DOT(name) colibri_vnni_##name
-#define LEVEL_TILES 1u
 #define LEVEL_ROWS 4u
 #define LEVEL_FLOAT_ROWS 4u
 #define LEVEL_MIX_ROWS 4u
