@@ -70,16 +70,9 @@ COLIBRI_INLINE void colibri_sdot_q4_dot(int32x4_t *dots, int8x16_t w, int8x16_t 
 enum { colibri_sdot_q8_pairs = 1 };
 
 #define LEVEL(name) colibri_dotprod_##name
-#define LANE(name) colibri_laneq_##name
 #define DOT(name) colibri_sdot_##name
-#define LEVEL_OWN_MIX
-#define LEVEL_MIX_ROWS 4u
-#define LEVEL_MIX_COLUMNS 1u
-#define LEVEL_MIX_LONG 4u
-#include "kernels/rows_template.inc"
+#define COLIBRI_TEMPLATE COLIBRI_INLINE
 #include "kernels/tiles_arm.inc"
-#include "kernels/mix_arm.inc"
-#include "kernels/mix_template.inc"
 #include "kernels/level_end.inc"
 
 #if defined(__ARM_FEATURE_DOTPROD)
@@ -88,5 +81,61 @@ enum { colibri_sdot_q8_pairs = 1 };
 #else
 #pragma GCC pop_options
 #endif
+
+void colibri_dotprod_products(const colibri_product *p)
+{
+    switch (p->kind) {
+    case COLIBRI_KIND_Q8: colibri_dotprod_q8_strips(p); break;
+    case COLIBRI_KIND_Q4: colibri_dotprod_q4_strips(p); break;
+    default: colibri_neon_products(p); break;
+    }
+}
+
+/* Nothing else has integer dots in it. */
+
+int colibri_dotprod_quantize_row(const float *x, uint32_t columns, colibri_group *groups)
+{
+    return colibri_neon_quantize_row(x, columns, groups);
+}
+
+int colibri_dotprod_rms_norm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+    return colibri_neon_rms_norm(y, x, w, n, eps);
+}
+
+int colibri_dotprod_gate(float *g, const float *u, uint32_t n)
+{
+    return colibri_neon_gate(g, u, n);
+}
+
+void colibri_dotprod_add_scaled(float *y, const float *x, float w, uint32_t n)
+{
+    colibri_neon_add_scaled(y, x, w, n);
+}
+
+float colibri_dotprod_exp_sum(float *z, uint32_t n, float most)
+{
+    return colibri_neon_exp_sum(z, n, most);
+}
+
+uint32_t colibri_dotprod_amax_bits(const float *x, uint32_t n)
+{
+    return colibri_neon_amax_bits(x, n);
+}
+
+int colibri_dotprod_soften(float *s, const colibri_score_span *span, float *sum)
+{
+    return colibri_neon_soften(s, span, sum);
+}
+
+void colibri_dotprod_mix(const colibri_mixture *m)
+{
+    colibri_neon_mix(m);
+}
+
+void colibri_dotprod_store_halves(uint16_t *half, const float *x, uint32_t n)
+{
+    colibri_neon_store_halves(half, x, n);
+}
 
 #endif

@@ -101,8 +101,20 @@ enum { colibri_mlal_q8_pairs = 0 };
 #define LEVEL_MIX_LONG 4u
 #include "kernels/rows_template.inc"
 #include "kernels/tiles_arm.inc"
+#include "kernels/floats_arm.inc"
 #include "kernels/mix_arm.inc"
 #include "kernels/mix_template.inc"
+
+void colibri_neon_products(const colibri_product *p)
+{
+    switch (p->kind) {
+    case COLIBRI_KIND_F32: colibri_neon_f32_strips(p); break;
+    case COLIBRI_KIND_F16: colibri_neon_f16_strips(p); break;
+    case COLIBRI_KIND_Q8: colibri_neon_q8_strips(p); break;
+    default: colibri_neon_q4_strips(p); break;
+    }
+}
+
 #include "kernels/level_end.inc"
 
 #endif
