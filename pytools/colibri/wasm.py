@@ -1,7 +1,7 @@
 """Runs a job inside a Colibri module with wasmtime, in this process.
 
-A module imports nothing but its memory; job, blob and the job's region are laid out behind `__heap_base`. An engine takes
-a module as a whole or not at all, so there is one for each kernel level; which one runs is decided here.
+A module imports nothing but its memory; job, blob and the job's region are laid out behind `__heap_base`. An engine
+takes a module as a whole or not at all, so there is one for each kernel level; which one runs is decided here.
 """
 
 from __future__ import annotations

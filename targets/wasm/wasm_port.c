@@ -75,7 +75,8 @@ uint32_t colibri_runner_engine_fits(void)
     for (uint32_t round = 0; round < 32u; round++) {
         for (uint32_t i = 0; i < 16u; i++) {
             state = state * 1664525u + 1013904223u;
-            x[i] = (int8_t)((state & 0x700u) != 0u ? (int32_t)(state >> 24) - 128 : (state & 0x800u) != 0u ? 127 : -127);
+            int32_t most = (state & 0x800u) != 0u ? 127 : -127;
+            x[i] = (int8_t)((state & 0x700u) != 0u ? (int32_t)(state >> 24) - 128 : most);
             w[i] = (int8_t)((state & 0x3000u) != 0u ? state >> 16 & 127u : 127u);
         }
         wasm_v128_store(found, wasm_i16x8_relaxed_dot_i8x16_i7x16(wasm_v128_load(x), wasm_v128_load(w)));
