@@ -172,7 +172,7 @@ def fused(path: Path) -> list[str]:
                    if i.mnemonic.startswith(("vfmadd", "vfmsub", "vfnmadd", "vfnmsub"))})
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "zig"])
+@pytest.mark.parametrize("compiler", [pytest.param("gcc", marks=pytest.mark.slow), "zig"])
 def test_the_one_file_build_compiles_alone_and_never_fuses(build: Path, compiler: str, zig: str,
                                                            tmp_path: Path) -> None:
     """Without -ffp-contract on the command line the pragmas have to do it, on a machine with FMA."""

@@ -28,7 +28,9 @@ LEVELS = {
     "neon": (5, "aarch64", set(), ("cortex-a53", "max")),
     "dotprod": (6, "aarch64", {"asimddp"}, ("cortex-a76", "max")),
 }
-RUNS = [(level, machine) for level, (_, _, _, machines) in LEVELS.items() for machine in machines or ("",)]
+# every compiler and level; in the fast layers one compiler on this processor
+RUNS = [pytest.param(compiler, level, machine, marks=[] if compiler == "zig" and not machine else pytest.mark.slow)
+        for level, (_, _, _, machines) in LEVELS.items() for machine in machines or ("",) for compiler in ("gcc", "zig")]
 
 
 class Programs:
@@ -93,8 +95,7 @@ def compare(program: list[str], level: int) -> int:
     return numbers[-1]
 
 
-@pytest.mark.parametrize(("level", "machine"), RUNS)
-@pytest.mark.parametrize("compiler", ("gcc", "zig"))
+@pytest.mark.parametrize(("compiler", "level", "machine"), RUNS)
 def test_a_level_equals_the_portable_one_in_every_function(programs: Programs, compiler: str, level: str,
                                                            machine: str) -> None:
     number, processor, needs, _ = LEVELS[level]
@@ -102,6 +103,7 @@ def test_a_level_equals_the_portable_one_in_every_function(programs: Programs, c
     assert compare([*launcher(processor, machine, needs), str(program)], number) > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", ("gcc", "zig"))
 def test_arm_levels_of_a_strictly_aligned_build_for_a_newer_processor(programs: Programs, compiler: str) -> None:
     newer = "-march=armv8.2-a+dotprod" if compiler == "gcc" else "-mcpu=generic+v8_2a+dotprod"

@@ -95,7 +95,7 @@ class Kernels:
         return out.tobytes()
 
 
-@pytest.fixture(scope="module", params=COMPILERS)
+@pytest.fixture(scope="module", params=[pytest.param("gcc", marks=pytest.mark.slow), "zig"])
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     """core/base and core/kernels by both compilers."""
     pytest.importorskip("ziglang", reason="ziglang is not installed: pip install ziglang")

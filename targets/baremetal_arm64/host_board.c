@@ -1,6 +1,6 @@
 /*
- * host_board.c: what an ARM64 processor says of itself, to those who may ask: at EL1. While the MMU is off all memory is
- * Device memory, where vector loads fault unless they are aligned.
+ * host_board.c: what an ARM64 processor says of itself, to those who may ask: at EL1. While the MMU is off all memory
+ * is Device memory, where vector loads fault unless they are aligned.
  */
 #include "host_port.h"
 

@@ -1,7 +1,7 @@
 /*
  * host_linux.c: what the Linux kernel says of an ARM64 processor, from the auxiliary vector it gave this process. Read
- * as a file, since a library without a libc has no other way to it; where it cannot be read there is Advanced SIMD, which
- * every ARM64 Linux has.
+ * as a file, since a library without a libc has no other way to it; where it cannot be read there is Advanced SIMD,
+ * which every ARM64 Linux has.
  */
 #include "host_port.h"
 #include "linux_call.h"
