@@ -30,7 +30,9 @@ LEVELS = {
 }
 # every compiler and level; in the fast layers one compiler on this processor
 RUNS = [pytest.param(compiler, level, machine, marks=[] if compiler == "zig" and not machine else pytest.mark.slow)
-        for level, (_, _, _, machines) in LEVELS.items() for machine in machines or ("",) for compiler in ("gcc", "zig")]
+        for level, (_, _, _, machines) in LEVELS.items()
+        for machine in machines or ("",)
+        for compiler in ("gcc", "zig")]
 
 
 class Programs:
