@@ -66,7 +66,7 @@ def run(*words: Any) -> Run:
 def shapes(config: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
     described = describe(config)
     return [
-        (described.tensor_name(t, expert), (t.columns,) if t.vector else (t.rows, t.columns))
+        (described.place(t, expert).name, described.place(t, expert).shape)
         for t in required(described.model)
         for expert in range(t.count)
     ]

@@ -25,8 +25,9 @@ TEXTS = {"PROVENANCE": b"random weights\n"}
 KINDS = Kinds(embed="q8", head="q8", attention="q4", ffn="q4", experts="q4", shared="f16")
 # every key of the format in a model as small as can be: a dense layer, and a windowed one with experts
 EVERY = Spec(vocab=13, hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=16, experts=2, top_k=1, expert_ff=12,
-             dense_layers=(0,), router_scale=1.5, router_eps=1e-9, shared_ff=16, shared_gate=True, biases="qkvo",
-             qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0, residual_multiplier=0.5, embed_multiplier=3.0,
+             dense_layers=(0,), router_scale=1.5, router_eps=1e-9, router_sum_min=0.1, router_jitter=0.1,
+             router_bias="score", groups=2, top_groups=1, weight_on="input", shared_ff=16, shared_gate=True,
+             biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0, residual_multiplier=0.5, embed_multiplier=3.0,
              logit_multiplier=0.25)
 
 
@@ -115,7 +116,9 @@ FREE = {
     "record.flags",                                                         # must-understand of a known key
     "MODEL.TRAINED_CONTEXT.value", "MODEL.FINAL_EPS.value", "LAYERS.NORM_EPS.value", "LAYERS.SCORE_SCALE.value",
     "LAYERS.ROUTER_RENORMALISE.value", "LAYERS.ROUTER_SCORE.value", "LAYERS.ROUTER_SCALE.value",
-    "LAYERS.ROUTER_EPS.value", "LAYERS.RESIDUAL_MULTIPLIER.value", "LAYERS.WINDOW.value", "LAYERS.CLIP_QKV.value",
+    "LAYERS.ROUTER_EPS.value", "LAYERS.ROUTER_BIAS.value", "LAYERS.ROUTER_TOP_GROUPS.value",
+    "LAYERS.ROUTER_WEIGHT_ON.value", "LAYERS.ROUTER_SUM_MIN.value", "LAYERS.ROUTER_JITTER.value",
+    "LAYERS.RESIDUAL_MULTIPLIER.value", "LAYERS.WINDOW.value", "LAYERS.CLIP_QKV.value",
     "MODEL.EMBED_MULTIPLIER.value", "MODEL.LOGIT_MULTIPLIER.value",
     "TENSORS.crc", "TENSORS.digest", "TENSORS.offset", "EXPERT_SUMS.crc", "EXPERT_SUMS.digest",
     "ROPE.amplitude", "ROPE.interleaved", "ROPE.pairs", "ROPE.first", "ROPE_FRACTIONS",
@@ -143,7 +146,7 @@ def test_flipped_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanit
     assert "too_large" not in counts and not statuses(counts, "plan_refused")
 
 
-@pytest.mark.parametrize("spec", ("tiny", "mixed", "window", "shared", "uneven"))
+@pytest.mark.parametrize("spec", ("tiny", "mixed", "window", "shared", "uneven", "groups"))
 def test_corrupted_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanitized, spec: str,
                                                                   tmp_path: Path) -> None:
     """Several words of the tables at once: random, limits of integers, small steps, words from elsewhere."""
@@ -387,8 +390,9 @@ def test_content_that_breaks_its_contract_is_found_although_all_sums_are_right(t
 # ---- a session under the sanitizers ----
 
 
-@pytest.mark.parametrize("spec", ("tiny", "window", "mixed", *(pytest.param(name, marks=pytest.mark.slow)
-                                                               for name in ("shared", "uneven", "sigmoid", "wide"))))
+@pytest.mark.parametrize("spec", ("tiny", "window", "mixed", "groups", *(pytest.param(name, marks=pytest.mark.slow)
+                                                               for name in ("shared", "uneven", "sigmoid", "wide",
+                                                                            "on_input", "softplus", "choice"))))
 def test_a_monkey_finds_nothing(sanitized: Sanitized, spec: str, tmp_path: Path) -> None:
     """Random feeds, budgets, rewinds, resets and a bad host: the same logits as a plain session, no report."""
     path = tmp_path / "blob.colibri"

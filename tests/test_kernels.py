@@ -20,12 +20,13 @@ import pytest
 
 from c.programs import BITS, HERE, ROOT, core_sources
 from colibri.library import constants
-from reference import quant
+from reference import quant, vecmath
 from reference.matrix import Activation, Matrix
 
 DECLARATIONS = """
 void test_exp(const float *, float *, uint32_t);
 void test_gates(const float *, float *, float *, uint32_t);
+void test_sqrt_softplus(const float *, float *, uint32_t);
 void test_round_even(const float *, float *, uint32_t);
 void test_sqrt(const float *, float *, uint32_t);
 void test_turns(const uint32_t *, const uint64_t *, float *, float *, uint32_t);
@@ -198,6 +199,18 @@ def test_gates_at_their_ends(kernels: Kernels) -> None:
     assert np.max(np.abs(sigmoid - right)[near] / right[near]) < 4e-7
     assert np.all(np.isfinite(silu)) and np.max(np.abs(silu - wide * right)[near]) < 2e-5
     assert silu[0] == 0 and sigmoid[0] == 0.5 and silu[4] == 100 and silu[6] == np.float32(3e38)
+
+
+def test_the_root_of_softplus_is_close_never_zero_and_never_infinite(kernels: Kernels) -> None:
+    border = np.float32(-20)
+    ends = np.array([0, -0.0, border, np.nextafter(border, 2 * border), 3e38, -3e38], np.float32)
+    x = np.concatenate([np.linspace(-174, 100, 200_001), np.linspace(-21, 21, 100_001), ends]).astype(np.float32)
+    found = kernels.mapped("test_sqrt_softplus", x, np.float32)
+    wide = x.astype(np.float64)
+    right = np.sqrt(np.logaddexp(0.0, np.maximum(wide, -174)))
+    assert np.abs(found / right - 1).max() < 2e-7
+    assert np.isfinite(found).all() and (found > 0).all()
+    assert same_bits(found, vecmath.sqrt_softplus(x))
 
 
 def test_rounding_and_roots_are_exact(kernels: Kernels) -> None:

@@ -49,6 +49,26 @@ static inline float colibri_silu(float g)
     return g / (1.0f + colibri_exp(-g));
 }
 
+/* sqrt(ln(1 + e^x)) without overflow and never zero: NUMERICS section 4. Not for NaN. */
+static inline float colibri_sqrt_softplus(float x)
+{
+    if (x < -20.0f) {                           /* ln(1 + u) is u, and the root halves the exponent */
+        return colibri_exp(x * 0.5f);
+    }
+    float u = colibri_exp(x < 0.0f ? x : -x);
+    float t = u / (2.0f + u);                   /* ln(1 + u) = 2 atanh(u / (2 + u)), t <= 1/3 */
+    float q = t * t;
+    float p = 0.0666666701f;                    /* 1/15, 1/13 .. 1/3 */
+    p = p * q + 0.0769230798f;
+    p = p * q + 0.0909090936f;
+    p = p * q + 0.111111112f;
+    p = p * q + 0.142857149f;
+    p = p * q + 0.200000003f;
+    p = p * q + 0.333333343f;
+    float y = t * (2.0f * (p * q + 1.0f));
+    return colibri_sqrt(x > 0.0f ? x + y : y);
+}
+
 /* 16 partials, lane = index mod 16, then the tree 16-8-4-2-1 that adds the upper half. */
 static inline float colibri_tree16(const float partial[16])
 {

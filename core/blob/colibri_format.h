@@ -136,17 +136,22 @@ enum colibri_layer_key {
     COLIBRI_LAYER_ROUTER_RENORMALISE = 26,  /* u32 colibri_renormalise */
     COLIBRI_LAYER_ROUTER_SCALE = 27,        /* f32, absent = 1 */
     COLIBRI_LAYER_ROUTER_EPS = 28,          /* f32 added to the sum when renormalising, absent = 0 */
-    COLIBRI_LAYER_ROUTER_BIAS = 29,         /* reserved */
-    COLIBRI_LAYER_ROUTER_GROUPS = 30,       /* reserved */
-    COLIBRI_LAYER_ROUTER_TOP_GROUPS = 31,   /* reserved */
-    COLIBRI_LAYER_ROUTER_WEIGHT_ON = 32,    /* reserved */
+    COLIBRI_LAYER_ROUTER_BIAS = 29,         /* u32 colibri_router_bias, absent = none */
+    COLIBRI_LAYER_ROUTER_GROUPS = 30,       /* u32 equal groups of neighbours, divides experts; absent = none */
+    COLIBRI_LAYER_ROUTER_TOP_GROUPS = 31,   /* u32 groups that stay in the choice, 1 .. groups */
+    COLIBRI_LAYER_ROUTER_WEIGHT_ON = 32,    /* u32 colibri_router_weight_on, absent = output */
     COLIBRI_LAYER_SHARED_FF = 33,           /* u32 columns of the shared expert, absent = none */
     COLIBRI_LAYER_SHARED_GATE = 34,         /* u32 1 = times sigmoid(shared_gate . x) */
     COLIBRI_LAYER_RESIDUAL_MULTIPLIER = 35, /* f32, absent = none */
     COLIBRI_LAYER_EXPERT_RUN = 36,          /* u64 bytes from one expert's run to the next */
     COLIBRI_LAYER_SINKS = 37,               /* reserved */
     COLIBRI_LAYER_CLIP_QKV = 38,            /* f32 > 0: q, k and v are clamped to +- this before the rotation */
-    COLIBRI_LAYER_SWIGLU_LIMIT = 39         /* reserved */
+    COLIBRI_LAYER_SWIGLU_LIMIT = 39,        /* reserved */
+    /* router, continued */
+    COLIBRI_LAYER_ROUTER_GROUP_SCORE = 40,  /* u32 colibri_group_score, there if groups are */
+    COLIBRI_LAYER_ROUTER_SUM_MIN = 41,      /* f32 >= 0: what weights are divided by is at least this; absent = 0 */
+    COLIBRI_LAYER_ROUTER_JITTER = 42,       /* f32 >= 0: distance of the sparse mixer, in shares of a logit */
+    COLIBRI_LAYER_ROUTER_CHOICE = 43        /* u32 colibri_router_choice, absent = by score */
 };
 
 enum colibri_attention { COLIBRI_ATTENTION_GQA = 1, COLIBRI_ATTENTION_MLA = 2, COLIBRI_ATTENTION_CONV = 3 };
@@ -155,8 +160,28 @@ enum colibri_qk_norm { COLIBRI_QK_NORM_NONE = 0, COLIBRI_QK_NORM_HEAD = 1, COLIB
 enum colibri_bias { COLIBRI_BIAS_Q = 1, COLIBRI_BIAS_K = 2, COLIBRI_BIAS_V = 4, COLIBRI_BIAS_O = 8 };
 enum colibri_ffn { COLIBRI_FFN_DENSE = 1, COLIBRI_FFN_MOE = 2 };
 enum colibri_activation_kind { COLIBRI_ACTIVATION_SILU = 1 };
-enum colibri_router_score { COLIBRI_ROUTER_SOFTMAX = 1, COLIBRI_ROUTER_SIGMOID = 2 };
-enum colibri_renormalise { COLIBRI_RENORMALISE_NONE = 0, COLIBRI_RENORMALISE_SUM = 1 };
+enum colibri_router_score {
+    COLIBRI_ROUTER_SOFTMAX = 1,
+    COLIBRI_ROUTER_SIGMOID = 2,
+    COLIBRI_ROUTER_SQRT_SOFTPLUS = 3,
+    COLIBRI_ROUTER_LOGIT = 4,               /* the logit itself */
+    COLIBRI_ROUTER_SPARSE_MIXER = 5         /* softmax over the experts near the chosen one: NUMERICS section 7 */
+};
+enum colibri_router_bias {
+    COLIBRI_ROUTER_BIAS_NONE = 0,
+    COLIBRI_ROUTER_BIAS_SCORE = 1,          /* the choice is by score + bias, weights are of the score */
+    COLIBRI_ROUTER_BIAS_CHOICE = 2,         /* the choice is by logit + bias, weights are of the score */
+    COLIBRI_ROUTER_BIAS_LOGIT = 3           /* logit + bias is the logit */
+};
+enum colibri_router_choice { COLIBRI_CHOICE_BY_SCORE = 0, COLIBRI_CHOICE_BY_LOGIT = 1 };  /* where no bias says it */
+enum colibri_group_score { COLIBRI_GROUP_MAX = 1, COLIBRI_GROUP_TOP_TWO = 2 };     /* of a group's experts */
+enum colibri_renormalise {
+    COLIBRI_RENORMALISE_NONE = 0,
+    COLIBRI_RENORMALISE_SUM = 1,
+    COLIBRI_RENORMALISE_SOFTMAX = 2,        /* softmax over the chosen scores */
+    COLIBRI_RENORMALISE_ROOT = 3            /* divided by the root of the sum of squares */
+};
+enum colibri_router_weight_on { COLIBRI_ROUTER_ON_OUTPUT = 0, COLIBRI_ROUTER_ON_INPUT = 1 };
 
 /* Matrices are tiles of 16 output rows (NUMERICS section 2) of a colibri_kind (colibri.h), vectors plain float32. */
 enum colibri_layout_id { COLIBRI_LAYOUT_VECTOR = 0, COLIBRI_LAYOUT_TILES = 1 };
@@ -187,7 +212,8 @@ enum colibri_role {
     COLIBRI_ROLE_SHARED_GATE = 38,          /* the shared expert's three matrices */
     COLIBRI_ROLE_SHARED_UP = 39,
     COLIBRI_ROLE_SHARED_DOWN = 40,
-    COLIBRI_ROLE_SHARED_SWITCH = 41         /* 1 x hidden, f32: the shared expert's gate */
+    COLIBRI_ROLE_SHARED_SWITCH = 41,        /* 1 x hidden, f32: the shared expert's gate */
+    COLIBRI_ROLE_ROUTER_BIAS = 50           /* vector experts */
 };
 
 typedef struct colibri_tensor {

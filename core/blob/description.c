@@ -68,12 +68,6 @@ static int32_t colibri_read_ffn(const colibri_view *view, uint32_t i, colibri_de
     case COLIBRI_LAYER_FF: return colibri_record_u32(view, s, i, 1, most, &d->ff, detail);
     case COLIBRI_LAYER_EXPERTS: return colibri_record_u32(view, s, i, 1, 65535, &d->experts, detail);
     case COLIBRI_LAYER_TOP_K: return colibri_record_u32(view, s, i, 1, 65535, &d->top_k, detail);
-    case COLIBRI_LAYER_ROUTER_SCORE:
-        return colibri_record_u32(view, s, i, 1, COLIBRI_ROUTER_SIGMOID, &d->router_score, detail);
-    case COLIBRI_LAYER_ROUTER_RENORMALISE:
-        return colibri_record_u32(view, s, i, 0, COLIBRI_RENORMALISE_SUM, &d->renormalise, detail);
-    case COLIBRI_LAYER_ROUTER_SCALE: return colibri_record_f32(view, s, i, &d->router_scale, detail);
-    case COLIBRI_LAYER_ROUTER_EPS: return colibri_record_f32(view, s, i, &d->router_eps, detail);
     case COLIBRI_LAYER_SHARED_FF: return colibri_record_u32(view, s, i, 1, most, &d->shared_ff, detail);
     case COLIBRI_LAYER_SHARED_GATE: return colibri_record_u32(view, s, i, 0, 1, &d->shared_gate, detail);
     case COLIBRI_LAYER_RESIDUAL_MULTIPLIER:
@@ -87,12 +81,49 @@ static int32_t colibri_read_ffn(const colibri_view *view, uint32_t i, colibri_de
     }
 }
 
+static int32_t colibri_read_router(const colibri_view *view, uint32_t i, colibri_description *d,
+                                   colibri_detail *detail)
+{
+    const uint32_t s = COLIBRI_SECTION_LAYERS;
+    switch (colibri_records(view, s)[i].key) {
+    case COLIBRI_LAYER_ROUTER_SCORE:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_ROUTER_SPARSE_MIXER, &d->router_score, detail);
+    case COLIBRI_LAYER_ROUTER_RENORMALISE:
+        return colibri_record_u32(view, s, i, 0, COLIBRI_RENORMALISE_ROOT, &d->renormalise, detail);
+    case COLIBRI_LAYER_ROUTER_SCALE: return colibri_record_f32(view, s, i, &d->router_scale, detail);
+    case COLIBRI_LAYER_ROUTER_EPS: return colibri_record_f32(view, s, i, &d->router_eps, detail);
+    case COLIBRI_LAYER_ROUTER_BIAS:
+        return colibri_record_u32(view, s, i, 0, COLIBRI_ROUTER_BIAS_LOGIT, &d->router_bias, detail);
+    case COLIBRI_LAYER_ROUTER_GROUPS:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_LIMIT, &d->router_groups, detail);
+    case COLIBRI_LAYER_ROUTER_TOP_GROUPS:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_LIMIT, &d->router_top_groups, detail);
+    case COLIBRI_LAYER_ROUTER_WEIGHT_ON:
+        return colibri_record_u32(view, s, i, 0, COLIBRI_ROUTER_ON_INPUT, &d->router_weight_on, detail);
+    case COLIBRI_LAYER_ROUTER_GROUP_SCORE:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_TOP_TWO, &d->group_score, detail);
+    case COLIBRI_LAYER_ROUTER_CHOICE:
+        return colibri_record_u32(view, s, i, 0, COLIBRI_CHOICE_BY_LOGIT, &d->router_choice, detail);
+    case COLIBRI_LAYER_ROUTER_SUM_MIN: return colibri_record_f32(view, s, i, &d->router_sum_min, detail);
+    default: return colibri_record_f32(view, s, i, &d->router_jitter, detail);
+    }
+}
+
+static int colibri_router_key(uint32_t key)
+{
+    return (key >= COLIBRI_LAYER_ROUTER_SCORE && key <= COLIBRI_LAYER_ROUTER_WEIGHT_ON) ||
+           (key >= COLIBRI_LAYER_ROUTER_GROUP_SCORE && key <= COLIBRI_LAYER_ROUTER_CHOICE);
+}
+
 static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, colibri_description *d,
                                          colibri_detail *detail)
 {
     uint32_t key = colibri_records(view, COLIBRI_SECTION_LAYERS)[i].key;
     if (key >= COLIBRI_LAYER_ATTENTION && key <= COLIBRI_LAYER_BIASES) {
         return colibri_read_attention(view, i, d, detail);
+    }
+    if (colibri_router_key(key)) {
+        return colibri_read_router(view, i, d, detail);
     }
     return colibri_read_ffn(view, i, d, detail);
 }
@@ -124,6 +155,40 @@ static int32_t colibri_check_keys(const colibri_view *view, uint32_t layer, cons
     return COLIBRI_OK;
 }
 
+/* The router's switches that depend on each other. */
+static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                    colibri_detail *detail)
+{
+    uint32_t groups = d->router_groups;
+    int mixer = d->router_score == COLIBRI_ROUTER_SPARSE_MIXER;
+    if (d->top_k > d->experts) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, d->top_k);
+    }
+    if (!(d->router_sum_min >= 0.0f && d->router_jitter >= 0.0f)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, colibri_bits(d->router_sum_min));
+    }
+    if (d->router_choice && d->router_bias && d->router_bias != COLIBRI_ROUTER_BIAS_LOGIT) {    /* the bias says it */
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, d->router_choice);
+    }
+    if (mixer && (groups || (d->router_bias && d->router_bias != COLIBRI_ROUTER_BIAS_LOGIT))) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, d->router_score);
+    }
+    if (!groups != !d->router_top_groups || !groups != !d->group_score) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, groups, d->router_top_groups);
+    }
+    if (!groups) {
+        return COLIBRI_OK;
+    }
+    if (d->experts % groups != 0u || (d->group_score == COLIBRI_GROUP_TOP_TWO && d->experts == groups)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, groups);
+    }
+    if (d->router_top_groups > groups || d->top_k > d->experts / groups * d->router_top_groups) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT,
+                                   d->experts / groups * d->router_top_groups, d->top_k);
+    }
+    return COLIBRI_OK;
+}
+
 /* What single records cannot say: values that depend on each other. */
 static int32_t colibri_check_description(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                          colibri_detail *detail)
@@ -145,16 +210,13 @@ static int32_t colibri_check_description(const colibri_view *view, uint32_t laye
     if (d->has_clip && !(d->clip_qkv > 0.0f)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 1, colibri_bits(d->clip_qkv));
     }
-    if (d->ffn == COLIBRI_FFN_MOE && d->top_k > d->experts) {
-        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, d->top_k);
-    }
     if (d->ffn == COLIBRI_FFN_DENSE && (d->experts || d->shared_ff)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, 0, d->experts);
     }
     if (d->shared_gate && !d->shared_ff) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, 1, 0);
     }
-    return COLIBRI_OK;
+    return d->ffn == COLIBRI_FFN_MOE ? colibri_check_router(view, layer, d, detail) : COLIBRI_OK;
 }
 
 /* The tensors of one layer: each role at most once and of its shape, and every role that has a place is there. */
@@ -256,6 +318,9 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
         out->shared_ff = 0;
         out->shared_gate = 0;
         out->expert_run = 0;
+        out->router_bias = 0;
+        out->router_groups = 0;
+        out->router_choice = 0;
     }
     status = status < 0 ? status : colibri_check_keys(view, cursor->layer, out, keys, detail);
     status = status < 0 ? status : colibri_check_description(view, cursor->layer, out, detail);

@@ -83,6 +83,7 @@ static int colibri_ffn_shape(const colibri_view *view, const colibri_description
     case COLIBRI_ROLE_ROUTER:
         present = colibri_matrix_shape(shape, d->experts, view->hidden, d->ffn == COLIBRI_FFN_MOE);
         break;
+    case COLIBRI_ROLE_ROUTER_BIAS: return colibri_vector_shape(shape, d->experts, d->router_bias != 0u);
     case COLIBRI_ROLE_SHARED_SWITCH:
         present = colibri_matrix_shape(shape, 1, view->hidden, d->shared_gate != 0u);
         break;

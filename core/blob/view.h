@@ -8,7 +8,7 @@
 #include "base/tiles.h"
 #include "blob/colibri_format.h"
 
-enum { COLIBRI_ROLE_ROOM = 48, COLIBRI_TABLE_ROOM = 17 };
+enum { COLIBRI_ROLE_ROOM = 96, COLIBRI_TABLE_ROOM = 17, COLIBRI_GROUP_LIMIT = 64 };
 
 /* one known section */
 typedef struct colibri_table {
@@ -51,6 +51,12 @@ typedef struct colibri_description {
     uint32_t experts, top_k;
     uint32_t router_score;
     uint32_t renormalise;
+    uint32_t router_bias;
+    uint32_t router_groups;                     /* 0 = none, at most COLIBRI_GROUP_LIMIT */
+    uint32_t router_top_groups;
+    uint32_t group_score;
+    uint32_t router_weight_on;
+    uint32_t router_choice;
     uint32_t shared_ff;                         /* 0 = none */
     uint32_t shared_gate;
     uint32_t has_residual_multiplier;
@@ -59,6 +65,8 @@ typedef struct colibri_description {
     float eps;
     float router_scale;
     float router_eps;
+    float router_sum_min;
+    float router_jitter;
     float residual_multiplier;
     float clip_qkv;
     uint64_t expert_run;

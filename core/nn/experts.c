@@ -266,6 +266,8 @@ void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t first,
     ffn.up = &layer->expert_up;
     ffn.out = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
     ffn.top_k = layer->d.top_k;
+    ffn.weight = colibri_pool_floats(s, layer->chosen_weight);
+    ffn.weight = layer->d.router_weight_on == COLIBRI_ROUTER_ON_INPUT ? ffn.weight : 0;
     while (count) {
         uint32_t index = s->pass_first + first / groups, group = first % groups;
         uint32_t part = groups - group < count ? groups - group : count;
@@ -278,11 +280,12 @@ void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t first,
     }
 }
 
-/* y = y + w * out for one strip of one expert, all its rows. */
+/* y = y + w * out for one strip of one expert, all its rows; w = 1 where it met the input. */
 static void colibri_expert_strip(colibri_session *s, const colibri_layer *layer, const colibri_strip *strip,
                                  const colibri_buffer *in, const uint32_t *pairs, uint32_t rows)
 {
     const float *weight = colibri_pool_floats(s, layer->chosen_weight);
+    int on_input = layer->d.router_weight_on == COLIBRI_ROUTER_ON_INPUT;
     for (uint32_t i = 0; i < rows; i += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(rows - i);
         colibri_activation h[COLIBRI_ROWS_AT_ONCE] = {{0, 0}};
@@ -293,7 +296,7 @@ static void colibri_expert_strip(colibri_session *s, const colibri_layer *layer,
         colibri_strip_times(s, strip, h, count, i != 0u, acc[0]);
         for (uint32_t k = 0; k < count; k++) {
             float *y = colibri_mixed_at(s, pairs[i + k] / layer->d.top_k) + strip->first;
-            colibri_add_scaled(s->kernel, y, acc[k], weight[pairs[i + k]], strip->lanes);
+            colibri_add_scaled(s->kernel, y, acc[k], on_input ? 1.0f : weight[pairs[i + k]], strip->lanes);
         }
     }
 }

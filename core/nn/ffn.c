@@ -11,10 +11,15 @@ static uint32_t colibri_gated_row(const colibri_gated *ffn, uint32_t i)
 }
 
 /* g = silu(g) * u becomes columns first .. of row i's output. */
-static void colibri_gated_put(colibri_session *s, const colibri_gated *ffn, uint32_t i, float *g, const float *u,
+static void colibri_gated_put(colibri_session *s, const colibri_gated *ffn, uint32_t i, float *g, float *u,
                               uint32_t first, uint32_t count, uint32_t worker)
 {
-    colibri_activation h = colibri_buffer_row(s, &ffn->out, ffn->pairs ? ffn->pairs[i] : i);
+    uint32_t row = ffn->pairs ? ffn->pairs[i] : i;
+    colibri_activation h = colibri_buffer_row(s, &ffn->out, row);
+    for (uint32_t c = 0; c < count && ffn->weight; c++) {      /* on the input: products are linear, so it may come here */
+        g[c] = g[c] * ffn->weight[row];
+        u[c] = u[c] * ffn->weight[row];
+    }
     int bad = colibri_gate(s->kernel, g, u, count);
     if (!ffn->out.quantized) {
         colibri_copy((float *)(uintptr_t)h.x + first, g, count * 4u);

@@ -12,6 +12,7 @@ typedef struct colibri_widths {
     uint64_t expert_run;
     uint32_t projected, attended, ops;
     uint32_t moe;
+    uint32_t selects;                           /* some layer chooses its experts by other numbers than their scores */
 } colibri_widths;
 
 void colibri_buffer_shape(colibri_buffer *b, uint32_t columns, int has_x, int quantized)
@@ -76,6 +77,7 @@ static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *li
         w->chosen_rows += d->top_k;
         w->expert_run = colibri_most(w->expert_run, d->expert_run);
         w->moe = 1;
+        w->selects |= (uint32_t)colibri_router_selects(d);
         layout->expert_bytes += d->expert_run * d->experts;
         layout->expert_count += d->experts;
         layout->max_top_k = (uint32_t)colibri_most(layout->max_top_k, d->top_k);
@@ -186,7 +188,7 @@ static void colibri_carve_scratch(const colibri_view *view, const colibri_limits
     uint64_t pairs = (uint64_t)limits->batch * layout->max_top_k;
     uint64_t distinct = pairs < layout->max_experts ? pairs : layout->max_experts;
     colibri_arena_region(arena, COLIBRI_REGION_ROUTING);
-    layout->router_stride = 16u * colibri_tiles(layout->max_experts);
+    layout->router_stride = 16u * colibri_tiles(layout->max_experts) * (w->selects ? 2u : 1u);
     layout->router_logits = colibri_arena_take(arena, limits->batch, (uint64_t)layout->router_stride * 4u);
     layout->shared_switch = colibri_arena_take(arena, w->moe ? limits->batch : 0u, 4);
     layout->pairs = colibri_arena_take(arena, pairs, 4);
@@ -297,6 +299,7 @@ static void colibri_layer_resolve(const colibri_session *s, colibri_layer *layer
     layer->up = colibri_resolve(s, t[dense ? COLIBRI_ROLE_UP : COLIBRI_ROLE_SHARED_UP]);
     layer->down = colibri_resolve(s, t[dense ? COLIBRI_ROLE_DOWN : COLIBRI_ROLE_SHARED_DOWN]);
     layer->router = colibri_resolve(s, t[COLIBRI_ROLE_ROUTER]);
+    layer->router_bias = colibri_resolve(s, t[COLIBRI_ROLE_ROUTER_BIAS]);
     layer->shared_switch = colibri_resolve(s, t[COLIBRI_ROLE_SHARED_SWITCH]);
     layer->expert_gate = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_GATE);
     layer->expert_up = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_UP);

@@ -1,159 +1,147 @@
 /*
  * router.c: which experts a row goes to and with what weights (NUMERICS section 7). float32 logits by the f32 tile
- * kernel on the unquantized norm output; ties to the lower index; chosen experts are kept in ascending order, which
- * is the order their outputs are added in.
+ * kernel on the unquantized norm output; chosen experts are kept in ascending order, which is the order their outputs
+ * are added in. How the best are found is choose.c's.
  */
 #include "nn/session.h"
 
-enum { COLIBRI_CHOICE_LANES = 16, COLIBRI_CHOICE_ROOM = 32, COLIBRI_CHOICE_FEW = 32 };
-
-/* rank[i]: how many of the n values come before value i (value descending, index ascending). No branch depends on a
- * value, so a routing that cannot be foreseen costs no mispredictions. */
-static void colibri_choice_ranks(const float *value, uint32_t n, uint32_t *rank)
+/* Logits to scores, in place. */
+static void colibri_router_scores(uint32_t kernel, uint32_t score, float *z, uint32_t experts)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        rank[i] = 0;
-    }
-    for (uint32_t j = 0; j < n; j++) {
-        float v = value[j];
-        for (uint32_t i = 0; i < n; i++) {
-            rank[i] += (uint32_t)(v > value[i]) | ((uint32_t)(v == value[i]) & (uint32_t)(j < i));
+    if (score == COLIBRI_ROUTER_SOFTMAX) {
+        float most = z[0];
+        for (uint32_t e = 1; e < experts; e++) {
+            most = z[e] > most ? z[e] : most;
         }
-    }
-}
-
-/* At least k values are not below this: the k-th largest of the maxima of 16 lanes. experts >= 32, k <= 16. */
-static float colibri_choice_threshold(const float *z, uint32_t experts, uint32_t k)
-{
-    float top[COLIBRI_CHOICE_LANES];
-    uint32_t above[COLIBRI_CHOICE_LANES] = {0};
-    uint32_t whole = experts / COLIBRI_CHOICE_LANES * COLIBRI_CHOICE_LANES;
-    for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
-        top[l] = z[l];
-    }
-    for (uint32_t e = COLIBRI_CHOICE_LANES; e < whole; e += COLIBRI_CHOICE_LANES) {
-        for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
-            top[l] = z[e + l] > top[l] ? z[e + l] : top[l];
-        }
-    }
-    for (uint32_t j = 0; j < COLIBRI_CHOICE_LANES; j++) {
-        float v = top[j];
-        for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
-            above[l] += v > top[l];
-        }
-    }
-    float threshold = 0.0f;
-    uint32_t found = 0;
-    for (uint32_t l = 0; l < COLIBRI_CHOICE_LANES; l++) {
-        int counts = above[l] < k && (!found || top[l] < threshold);
-        threshold = counts ? top[l] : threshold;
-        found |= above[l] < k;
-    }
-    return threshold;
-}
-
-/* The k largest one after the other: for any k, any number of experts, and values that are not numbers. */
-static void colibri_choose_in_turn(const float *z, uint32_t experts, uint32_t k, uint32_t *chosen)
-{
-    for (uint32_t held = 0; held < k; held++) {
-        uint32_t best = COLIBRI_NO, next = 0;
+        float sum = colibri_exp_sum(kernel, z, experts, most);
         for (uint32_t e = 0; e < experts; e++) {
-            if (next < held && chosen[next] == e) {     /* taken: they stand in ascending order */
-                next++;
-            } else if (best == COLIBRI_NO || z[e] > z[best]) {
-                best = e;
-            }
+            z[e] = z[e] / sum;
         }
-        uint32_t at = held;
-        for (; at > 0u && chosen[at - 1u] > best; at--) {
-            chosen[at] = chosen[at - 1u];
-        }
-        chosen[at] = best;
-    }
-}
-
-/* The k largest of z by (value descending, index ascending), written in ascending index order. */
-static void colibri_choose(const float *z, uint32_t experts, uint32_t k, uint32_t *chosen)
-{
-    uint32_t index[COLIBRI_CHOICE_ROOM + 1], rank[COLIBRI_CHOICE_ROOM], found[COLIBRI_CHOICE_ROOM + 1];
-    float value[COLIBRI_CHOICE_ROOM];
-    uint32_t n = 0, taken = 0;
-    int all = experts <= COLIBRI_CHOICE_ROOM;
-    if ((!all && k > COLIBRI_CHOICE_LANES) || (uint64_t)experts * k <= COLIBRI_CHOICE_FEW) {
-        colibri_choose_in_turn(z, experts, k, chosen);
-        return;
-    }
-    if (all) {
-        for (n = 0; n < experts; n++) {
-            index[n] = n;
-        }
-    } else {
-        float threshold = colibri_choice_threshold(z, experts, k);
+    } else if (score == COLIBRI_ROUTER_SIGMOID) {
         for (uint32_t e = 0; e < experts; e++) {
-            index[n < COLIBRI_CHOICE_ROOM ? n : COLIBRI_CHOICE_ROOM] = e;
-            n += z[e] >= threshold;
+            z[e] = colibri_sigmoid(z[e]);
         }
-    }
-    if (n > COLIBRI_CHOICE_ROOM) {                      /* many equal ones */
-        colibri_choose_in_turn(z, experts, k, chosen);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        value[i] = z[index[i]];
-    }
-    colibri_choice_ranks(value, n, rank);
-    for (uint32_t i = 0; i < n; i++) {
-        found[taken] = index[i];
-        taken += rank[i] < k;
-    }
-    for (uint32_t i = 0; i < k; i++) {
-        chosen[i] = found[i];
+    } else if (score == COLIBRI_ROUTER_SQRT_SOFTPLUS) {
+        for (uint32_t e = 0; e < experts; e++) {
+            z[e] = colibri_sqrt_softplus(z[e]);
+        }
     }
 }
 
-static void colibri_router_weights(const colibri_layer *layer, const float *score, float sum, const uint32_t *chosen,
-                                   float *weight)
+/* The sparse mixer's weight of expert i: its share among the experts that come behind it in the order of the choice
+ * and are near it. The chosen ones before it are out, so that the weights need not add up to 1. */
+static float colibri_sparse_mixer(const float *z, uint32_t experts, uint32_t i, float jitter)
 {
-    uint32_t k = layer->d.top_k;
-    int softmax = layer->d.router_score == COLIBRI_ROUTER_SOFTMAX;
-    for (uint32_t i = 0; i < k; i++) {
-        weight[i] = softmax ? score[chosen[i]] / sum : score[chosen[i]];
-    }
-    if (layer->d.renormalise == COLIBRI_RENORMALISE_SUM) {
-        float total = weight[0];
-        for (uint32_t i = 1; i < k; i++) {
-            total = total + weight[i];
+    float total = 0.0f;
+    float limit = 2.0f * jitter;
+    for (uint32_t e = 0; e < experts; e++) {
+        float magnitude = z[e] < 0.0f ? -z[e] : z[e];
+        float factor = magnitude > z[i] ? magnitude : z[i];
+        int before = z[e] > z[i] || (z[e] == z[i] && e < i);
+        if (!before && !(z[i] - z[e] > limit * factor)) {
+            total = total + colibri_exp(z[e] - z[i]);
         }
-        total = layer->d.router_eps != 0.0f ? total + layer->d.router_eps : total;
-        for (uint32_t i = 0; i < k; i++) {
+    }
+    return 1.0f / total;
+}
+
+/* What the weights of the chosen experts are divided by; in ascending index order, from +0. */
+static float colibri_router_total(const colibri_description *d, float *weight)
+{
+    float total = 0.0f;
+    float most = weight[0];
+    for (uint32_t i = 1; i < d->top_k; i++) {
+        most = weight[i] > most ? weight[i] : most;
+    }
+    for (uint32_t i = 0; i < d->top_k; i++) {
+        if (d->renormalise == COLIBRI_RENORMALISE_SOFTMAX) {
+            weight[i] = colibri_exp(weight[i] - most);
+        }
+        total = total + (d->renormalise == COLIBRI_RENORMALISE_ROOT ? weight[i] * weight[i] : weight[i]);
+    }
+    total = d->renormalise == COLIBRI_RENORMALISE_ROOT ? colibri_sqrt(total) : total;
+    total = d->router_eps != 0.0f ? total + d->router_eps : total;
+    return d->router_sum_min > 0.0f && total < d->router_sum_min ? d->router_sum_min : total;
+}
+
+/* 1 if a weight is not finite: what they are divided by may be 0 where scores are. */
+static int colibri_router_weights(const colibri_description *d, const float *score, float sum, const uint32_t *chosen,
+                                  float *weight)
+{
+    int bad = 0;
+    for (uint32_t i = 0; i < d->top_k; i++) {
+        weight[i] = d->router_score == COLIBRI_ROUTER_SOFTMAX ? score[chosen[i]] / sum : score[chosen[i]];
+        if (d->router_score == COLIBRI_ROUTER_SPARSE_MIXER) {
+            weight[i] = colibri_sparse_mixer(score, d->experts, chosen[i], d->router_jitter);
+        }
+    }
+    if (d->renormalise != COLIBRI_RENORMALISE_NONE) {
+        float total = colibri_router_total(d, weight);
+        for (uint32_t i = 0; i < d->top_k; i++) {
             weight[i] = weight[i] / total;
         }
     }
-    for (uint32_t i = 0; i < k; i++) {
-        weight[i] = weight[i] * layer->d.router_scale;
+    for (uint32_t i = 0; i < d->top_k; i++) {
+        weight[i] = weight[i] * d->router_scale;
+        bad |= colibri_magnitude(weight[i]) >= COLIBRI_INFINITY_BITS;
     }
+    return bad;
 }
 
-/* From a row's logits to its experts and weights. */
-static void colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t row, float *z)
+/* The choice by score or logit plus bias, or in groups: scores stay what weights are made of, and the numbers of the
+ * choice are made beside them, in the second half of the row. 1 if one of them is not finite. */
+static int colibri_select(const colibri_session *s, const colibri_layer *layer, float *z, uint32_t *chosen)
 {
-    uint32_t *chosen = colibri_pool_words(s, layer->chosen) + (uint64_t)row * layer->d.top_k;
-    float *weight = colibri_pool_floats(s, layer->chosen_weight) + (uint64_t)row * layer->d.top_k;
-    float sum = 1.0f;
-    if (layer->d.router_score == COLIBRI_ROUTER_SIGMOID) {      /* selection on the score */
-        for (uint32_t e = 0; e < layer->d.experts; e++) {
-            z[e] = colibri_sigmoid(z[e]);
+    const colibri_description *d = &layer->d;
+    const float *bias = d->router_bias ? colibri_vector_at(s, &layer->router_bias) : 0;
+    float *value = z + s->layout.router_stride / 2u;
+    int by_logit = d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE || d->router_choice == COLIBRI_CHOICE_BY_LOGIT;
+    if (!by_logit) {
+        colibri_router_scores(s->kernel, d->router_score, z, d->experts);
+    }
+    colibri_copy(value, z, d->experts * 4u);
+    if (by_logit) {
+        colibri_router_scores(s->kernel, d->router_score, z, d->experts);
+    }
+    if (d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE || d->router_bias == COLIBRI_ROUTER_BIAS_SCORE) {
+        for (uint32_t e = 0; e < d->experts; e++) {
+            value[e] = value[e] + bias[e];
         }
-        colibri_choose(z, layer->d.experts, layer->d.top_k, chosen);
-    } else {                                                    /* softmax without bias: on the logits */
-        colibri_choose(z, layer->d.experts, layer->d.top_k, chosen);
+    }
+    if (colibri_amax_bits(s->kernel, value, d->experts) >= COLIBRI_INFINITY_BITS) {
+        return 1;
+    }
+    if (d->router_groups) {
+        colibri_choose_in_groups(value, d, chosen);
+    } else {
+        colibri_choose(value, d->experts, d->top_k, chosen);
+    }
+    return 0;
+}
+
+/* From a row's logits to its experts and weights; 1 if something is not finite. */
+static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t row, float *z)
+{
+    const colibri_description *d = &layer->d;
+    uint32_t *chosen = colibri_pool_words(s, layer->chosen) + (uint64_t)row * d->top_k;
+    float *weight = colibri_pool_floats(s, layer->chosen_weight) + (uint64_t)row * d->top_k;
+    float sum = 1.0f;
+    if (colibri_router_selects(d)) {
+        if (colibri_select(s, layer, z, chosen)) {
+            return 1;
+        }
+    } else if (d->router_score == COLIBRI_ROUTER_SOFTMAX) {     /* on the logits: only the chosen ones are divided */
+        colibri_choose(z, d->experts, d->top_k, chosen);
         float most = z[chosen[0]];                              /* the largest of all is among them */
-        for (uint32_t i = 1; i < layer->d.top_k; i++) {
+        for (uint32_t i = 1; i < d->top_k; i++) {
             most = z[chosen[i]] > most ? z[chosen[i]] : most;
         }
-        sum = colibri_exp_sum(s->kernel, z, layer->d.experts, most);
+        sum = colibri_exp_sum(s->kernel, z, d->experts, most);
+    } else {
+        colibri_router_scores(s->kernel, d->router_score, z, d->experts);
+        colibri_choose(z, d->experts, d->top_k, chosen);
     }
-    colibri_router_weights(layer, z, sum, chosen, weight);
+    return colibri_router_weights(d, z, sum, chosen, weight);
 }
 
 /* The shared expert's gate of a few rows; 1 if one is not finite. */
@@ -188,11 +176,15 @@ void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t
                          s->layout.router_stride};
     colibri_products(s->kernel, &p);
     for (uint32_t i = 0; i < count; i++) {
+        if (layer->d.router_bias == COLIBRI_ROUTER_BIAS_LOGIT) {
+            colibri_add_scaled(s->kernel, z + (uint64_t)i * s->layout.router_stride,
+                               colibri_vector_at(s, &layer->router_bias), 1.0f, layer->d.experts);
+        }
         bad |= colibri_amax_bits(s->kernel, z + (uint64_t)i * s->layout.router_stride, layer->d.experts) >=
                COLIBRI_INFINITY_BITS;
     }
     for (uint32_t i = 0; i < count && !bad; i++) {
-        colibri_route_row(s, layer, first + i, z + (uint64_t)i * s->layout.router_stride);
+        bad |= colibri_route_row(s, layer, first + i, z + (uint64_t)i * s->layout.router_stride);
     }
     if (layer->d.shared_gate) {
         bad |= colibri_shared_gates(s, layer, rows, first, count);

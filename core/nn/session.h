@@ -24,7 +24,7 @@ typedef struct colibri_layer {
     uint32_t reserved;
     colibri_weight attention_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
     colibri_weight ffn_norm, gate, up, down;    /* gate, up, down: dense or shared expert */
-    colibri_weight router, expert_gate, expert_up, expert_down, shared_switch;
+    colibri_weight router, router_bias, expert_gate, expert_up, expert_down, shared_switch;
     uint64_t expert_offset;                     /* of expert 0's run in the file */
     uint64_t kv_offset;                         /* of this layer inside one sequence's cache */
     uint64_t k_tile_bytes, v_tile_bytes;
@@ -91,7 +91,8 @@ typedef struct colibri_layout {
     uint64_t unit_macs_reserved;
     uint32_t ops, max_top_k, max_experts, quantize_norm, quantize_attended, score_lanes, score_rows, head_dim,
         slot_count;
-    uint32_t router_stride;                     /* floats of a row of router_logits */
+    uint32_t router_stride;                     /* floats of a row of router_logits; a second half where some layer
+                                                   chooses by other numbers than scores */
 } colibri_layout;
 
 enum colibri_session_state {
@@ -227,6 +228,7 @@ static inline uint32_t colibri_rows_at_once(uint32_t rest)
 typedef struct colibri_gated {
     const colibri_weight *gate, *up;
     const uint8_t *base;                        /* of the expert's run, null for any other matrix */
+    const float *weight;                        /* by output row: what the input is multiplied by, null = nothing */
     colibri_buffer out;
     const uint32_t *pairs;                      /* row i is pair pairs[i] = row * top_k + k; null: row i itself */
     uint32_t top_k, rows;
@@ -265,7 +267,18 @@ void colibri_strip_times(const colibri_session *s, const colibri_strip *strip, c
 /* ffn.c */
 void colibri_gated_groups(colibri_session *s, const colibri_gated *ffn, uint32_t first, uint32_t count,
                           uint32_t worker);
+/* choose.c */
+/* The k largest of z by (value descending, index ascending), written in ascending index order. */
+void colibri_choose(const float *z, uint32_t experts, uint32_t k, uint32_t *chosen);
+/* The same among the experts of the layer's best groups; z is used up. */
+void colibri_choose_in_groups(float *z, const colibri_description *d, uint32_t *chosen);
 /* router.c */
+/* Whether the layer chooses its experts by numbers that are not their scores or logits. */
+static inline int colibri_router_selects(const colibri_description *d)
+{
+    return d->router_bias == COLIBRI_ROUTER_BIAS_SCORE || d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE ||
+           d->router_groups != 0u || d->router_choice != 0u;
+}
 void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
 /* experts.c: the pass list and its leases; the only place that calls the store */
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);

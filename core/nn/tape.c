@@ -272,6 +272,7 @@ static void colibri_up_groups(colibri_session *s, const colibri_layer *layer, ui
     ffn.gate = &layer->gate;
     ffn.up = &layer->up;
     ffn.base = 0;
+    ffn.weight = 0;
     ffn.out = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
     ffn.pairs = 0;
     ffn.top_k = 0;

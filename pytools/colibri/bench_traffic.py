@@ -29,7 +29,7 @@ OPS = {
     "Q_NORM": "PLACE",
     "K_NORM": "PLACE",
     **dict.fromkeys(("Q", "K", "V", "Q_BIAS", "K_BIAS", "V_BIAS"), "QKV"),
-    **dict.fromkeys(("ROUTER", "SHARED_SWITCH"), "ROUTE"),
+    **dict.fromkeys(("ROUTER", "ROUTER_BIAS", "SHARED_SWITCH"), "ROUTE"),
     **dict.fromkeys(("GATE", "UP"), "DENSE_UP"),
     "DOWN": "DENSE_DOWN",
     **dict.fromkeys(("EXPERT_GATE", "EXPERT_UP"), "EXPERT_UP"),

@@ -87,15 +87,13 @@ class _Weights:
     def __init__(self, checkpoint: Checkpoint, described: Described) -> None:
         self.checkpoint, self.described = checkpoint, described
 
-    def shape(self, tensor: Tensor) -> tuple[int, ...]:
-        return (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
-
     def entry(self, tensor: Tensor, expert: int) -> Entry:
-        return self.checkpoint.expect(self.described.tensor_name(tensor, expert), self.shape(tensor))
+        place = self.described.place(tensor, expert)
+        return self.checkpoint.expect(place.name, place.shape)
 
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
-        entry = self.entry(tensor, expert)
-        flat = self.checkpoint.floats(entry, first * tensor.columns, count * tensor.columns)
+        entry, start = self.entry(tensor, expert), self.described.place(tensor, expert).first
+        flat = self.checkpoint.floats(entry, start + first * tensor.columns, count * tensor.columns)
         self.checkpoint.profile.count(flat.size * WIDTH[entry.dtype])
         return flat.reshape(count, tensor.columns)
 
@@ -109,10 +107,9 @@ class _Weights:
         for tensor in required(model):
             for expert in range(tensor.count):
                 self.entry(tensor, expert)
-                used.add(self.described.tensor_name(tensor, expert))
+                used.add(self.described.place(tensor, expert).name)
         if model.tied:
             used |= self._second_head(model)
-        used |= self._zeros()
         if not strict:
             return
         for name, entry in self.checkpoint.entries.items():
@@ -122,23 +119,10 @@ class _Weights:
                     "weights and config do not belong together, or a newer Colibri may know it"
                 )
 
-    def _zeros(self) -> set[str]:
-        """Tensors whose effect the core does not compute: fine as long as they have none."""
-        found = {
-            name: shape for name, shape in self.described.zero_tensors() if name in self.checkpoint.entries
-        }
-        for name, shape in found.items():
-            entry = self.checkpoint.expect(name, shape)
-            if self.checkpoint.floats(entry, 0, int(np.prod(shape))).any():
-                raise ConvertError(
-                    f"{entry.file}: tensor {name!r} is not zero; this version's router has no correction bias"
-                )
-        return set(found)
-
     def _second_head(self, model: Model) -> set[str]:
         """Some checkpoints store a tied head once more: fine as long as it says the same."""
         head = Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden)
-        name = self.described.tensor_name(head)
+        name = self.described.place(head).name
         if name not in self.checkpoint.entries:
             return set()
         two = self.entry(head, 0), self.entry(Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden), 0)

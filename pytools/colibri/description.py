@@ -52,6 +52,14 @@ class Layer:
     shared_gate: int | None = None
     residual_multiplier: float | None = None
     clip_qkv: float | None = None
+    router_bias: int | None = None
+    router_groups: int | None = None
+    router_top_groups: int | None = None
+    router_group_score: int | None = None
+    router_weight_on: int | None = None
+    router_sum_min: float | None = None
+    router_jitter: float | None = None
+    router_choice: int | None = None
     expert_run: int | None = None  # filled in by Layout
 
     def need(self, name: str) -> int:

@@ -6,20 +6,19 @@ family: all that differs between them is in family_table.py and ends here, as re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from decimal import Context, Decimal, localcontext
+from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from typing import Any
 
-from .config_file import Config, shown
-from .description import Layer, Model, Rope
+from .config_file import MISSING, Config, shown
+from .description import EVERY_LAYER, Layer, Model, Rope
 from .errors import ConvertError
-from .family_table import FAMILIES, FIXED, IGNORED, REFUSED, Family, Moe, layer_prefix, source_name
+from .family_table import FAMILIES, FIXED, IGNORED, REFUSED, Family, Moe, Place, source_place
 from .format import Tensor
 from .library import constants
 from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
 
-NORM_MIN_LIMIT = Decimal("1e-6")  # a softmax's best weights sum to more than this, whatever the logits
+GROUP_LIMIT = 64  # COLIBRI_GROUP_LIMIT of the core
 
 
 @dataclass(frozen=True)
@@ -30,18 +29,10 @@ class Described:
     family: Family
     model: Model
 
-    def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
-        """The name of a matrix or vector in the checkpoint."""
-        return source_name(self.family, tensor, expert)
-
-    def zero_tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and shapes of tensors that must hold nothing but zeros, if they are there."""
-        moe = self.family.moe
-        if moe and moe.correction:
-            for number, layer in enumerate(self.model.layers):
-                if layer.moe:
-                    name = f"{layer_prefix(number)}{moe.block}.{moe.correction}"
-                    yield name, (*moe.correction_shape, layer.experts or 0)
+    def place(self, tensor: Tensor, expert: int = 0) -> Place:
+        """Where a matrix or vector stands in the checkpoint."""
+        experts = 0 if tensor.layer == EVERY_LAYER else self.model.layers[tensor.layer].experts or 0
+        return source_place(self.family, tensor, experts, expert)
 
 
 def describe(document: Any, subject: str = "config.json") -> Described:
@@ -72,6 +63,8 @@ def _model(config: Config, family: Family) -> Model:
     windows = _windows(config, family, layers)
     dense_ff = config.integer("intermediate_size")
     sparse = _sparse_layers(config, family.moe, layers)
+    if family.ones and config.items(family.ones, int) not in (None, [1] * layers):
+        raise config.refuse(family.ones, f"{layers} times 1")
     model = Model(
         config.integer("vocab_size"),
         hidden,
@@ -147,9 +140,12 @@ def _rope(config: Config, family: Family, head_dim: int, context: int) -> Rope:
         outside = config.take(name, None)
         if outside is not None and fields.setdefault(name, outside) != outside:
             raise config.refuse(name, f"{fields[name]}, as inside rope_parameters")
-    if family.partial != "1":
+    turned = config.integer(family.rotary_field, None) if family.rotary_field else None
+    if turned:  # rounded up, so that the width comes out whole again
+        fields.setdefault("partial_rotary_factor", Context(rounding=ROUND_CEILING).divide(turned, head_dim))
+    elif family.partial != "1":
         fields.setdefault("partial_rotary_factor", Decimal(family.partial))
-    elif fields.get("partial_rotary_factor") not in (None, 1):
+    elif not family.rotary_field and fields.get("partial_rotary_factor") not in (None, 1):
         raise config.refuse("partial_rotary_factor", "1: this family rotates whole heads")
     original = config.integer("original_max_position_embeddings", None)
     if original and fields.get("rope_type", fields.get("type")) in ("llama3", "yarn"):
@@ -220,21 +216,42 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
     layer.ff = config.integer(moe.ff)
     layer.router_score = getattr(c, "ROUTER_" + moe.score)
     renormalise = config.boolean(moe.renormalise, moe.renormalise_default) if moe.renormalise else True
-    layer.router_renormalise = c.RENORMALISE_SUM if renormalise else c.RENORMALISE_NONE
+    layer.router_renormalise = getattr(c, "RENORMALISE_" + (moe.normal if renormalise else "NONE"))
     if moe.eps and renormalise:
         layer.router_eps = nearest_f32(Decimal(moe.eps))
     if moe.scale:
         layer.router_scale = nearest_f32(config.positive(moe.scale, 1))
-    if config.positive("moe_norm_min", NORM_MIN_LIMIT) > NORM_MIN_LIMIT:
-        raise config.refuse("moe_norm_min", f"at most {NORM_MIN_LIMIT}, where it has no effect")
+    if moe.sum_min:
+        layer.router_sum_min = nearest_f32(config.positive(moe.sum_min, Decimal("1e-12")))
+    if moe.correction:
+        layer.router_bias = getattr(c, "ROUTER_BIAS_" + moe.bias)
+    if moe.weight_on != "OUTPUT":
+        layer.router_weight_on = getattr(c, "ROUTER_ON_" + moe.weight_on)
+    if moe.groups:
+        _groups(config, moe, layer)
     _shared_expert(config, moe, layer)
+
+
+def _groups(config: Config, moe: Moe, layer: Layer) -> None:
+    """Groups of experts, of which the best stay in the choice; one group is none."""
+    c = constants()
+    experts, groups = layer.need("experts"), config.integer("n_group", 1, null=1)
+    best = config.integer("topk_group", 1, null=1)
+    if experts % groups or groups > GROUP_LIMIT or (moe.group_score == "TOP_TWO" and groups == experts > 1):
+        raise config.refuse("n_group", f"a divisor of the {experts} experts, up to {GROUP_LIMIT}")
+    if best > groups or layer.need("top_k") > best * (experts // groups):
+        raise config.refuse("topk_group", f"enough of the {groups} groups for {layer.top_k} experts")
+    if groups > 1:
+        layer.router_groups, layer.router_top_groups = groups, best
+        layer.router_group_score = getattr(c, "GROUP_" + moe.group_score)
 
 
 def _shared_expert(config: Config, moe: Moe, layer: Layer) -> None:
     if not moe.shared:
         return
     if moe.shared_counts is None:
-        width = config.integer(moe.shared)
+        default = MISSING if moe.shared_default is None else moe.shared_default
+        width = config.integer(moe.shared, default, low=0)
     else:
         width = config.integer(moe.shared, moe.shared_counts, low=0) * (layer.ff or 0)
     if width:

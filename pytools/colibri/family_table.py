@@ -34,10 +34,21 @@ class Moe:
     shared_counts: int | None = (
         None  # None: the field is a width; else the default number of experts it counts
     )
+    shared_default: int | None = None  # what an absent width means; None: it must be there
     shared_block: str = "shared_expert"
     shared_gate: bool = False
-    correction: str = ""  # tensor of the router that must be zero, below the block
+    router: str = "gate.weight"  # below the block
+    correction: str = ""  # the router's bias, below the block
     correction_shape: tuple[int, ...] = ()  # what stands before [experts]
+    bias: str = "SCORE"  # what the correction is added to
+    normal: str = "SUM"  # how weights are renormalised, where they are
+    sum_min: str = ""  # config field: the least sum they are divided by
+    groups: bool = False  # n_group and topk_group
+    group_score: str = "TOP_TWO"
+    weight_on: str = "OUTPUT"
+    # tensors that hold all experts (or gate and up of the shared one): gate and up rows together, then down
+    fused: tuple[str, str] = ("", "")
+    fused_shared: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True)
@@ -60,6 +71,8 @@ class Family:
     window_border: int = 28  # what an absent max_window_layers means
     interleaved: bool = False
     partial: str = "1"  # default share of head_dim that is rotated; "1": no other is known
+    rotary_field: str = ""  # config field that says how many of head_dim are rotated
+    ones: str = ""  # config field that lists a 1 for every layer
     multipliers: bool = False  # embedding, residual, attention and logits
     moe: Moe | None = None
     fixed: Mapping[str, Any] = field(
@@ -77,9 +90,20 @@ _DEEPSEEK_ROUTER: dict[str, Any] = {
     "shared": "n_shared_experts",
     "shared_block": "shared_experts",
     "correction": "gate.e_score_correction_bias",
+    "groups": True,
 }
-_ONE_GROUP = {"n_group": 1, "topk_group": 1}
 _QKVO: dict[str, Any] = {"biases": "qkvo", "bias_field": "attention_bias"}
+_GRANITE_EXPERTS: dict[str, Any] = {
+    "experts": ("num_local_experts", "num_experts"),
+    "ff": "intermediate_size",
+    "layers": "all",
+    "block": "block_sparse_moe",
+    "router": "router.layer.weight",
+    "score": "LOGIT",
+    "renormalise": "",
+    "normal": "SOFTMAX",
+    "fused": ("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),
+}
 
 FAMILIES = {
     "llama": Family(**_QKVO, fixed={"mlp_bias": False}, ignored=frozenset({"pretraining_tp"})),
@@ -147,6 +171,7 @@ FAMILIES = {
             shared_block="shared_experts",
             correction="moe_statics.e_score_correction_bias",
             correction_shape=(1,),
+            sum_min="moe_norm_min",
         ),
     ),
     "dots1": Family(
@@ -156,7 +181,6 @@ FAMILIES = {
         window="upper layers, always",
         window_size=4096,
         window_border=62,
-        fixed=_ONE_GROUP,
         moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=0),
     ),
     "glm4_moe": Family(
@@ -165,8 +189,51 @@ FAMILIES = {
         bias_field="attention_bias",
         qk_norm_field="use_qk_norm",
         partial="0.5",
-        fixed={**_ONE_GROUP, "num_nextn_predict_layers": 0, "num_mtp_layers": 0},
+        fixed={"num_nextn_predict_layers": 0, "num_mtp_layers": 0},
         moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=1, dense_first=1, renormalise_default=True),
+    ),
+    "minimax_m2": Family(
+        theta=5000000,
+        kv_heads=8,
+        head_dim=128,
+        qk_norm=True,
+        qk_norm_wide=True,
+        rotary_field="rotary_dim",
+        ones="attn_type_list",
+        fixed={
+            "scoring_func": "sigmoid",
+            "use_qk_norm": True,
+            "qk_norm_type": "per_layer",
+            "use_routing_bias": True,
+            "sliding_window": None,
+            "shared_intermediate_size": 0,
+            "layernorm_full_attention_beta": 1,
+            "layernorm_linear_attention_beta": 1,
+            "layernorm_mlp_beta": 1,
+            "use_mtp": False,
+        },
+        ignored=frozenset({"mlp_intermediate_size", "router_jitter_noise", "shared_moe_mode"}),
+        moe=Moe(
+            experts=("num_local_experts", "num_experts"),
+            ff="intermediate_size",
+            layers="all",
+            block="block_sparse_moe",
+            parts=("w1", "w3", "w2"),
+            score="SIGMOID",
+            renormalise="",
+            correction="e_score_correction_bias",
+        ),
+    ),
+    "granitemoe": Family(**_QKVO, multipliers=True, moe=Moe(**_GRANITE_EXPERTS)),
+    "granitemoeshared": Family(
+        **_QKVO,
+        multipliers=True,
+        moe=Moe(
+            **_GRANITE_EXPERTS,
+            shared="shared_intermediate_size",
+            shared_default=0,
+            fused_shared=("shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"),
+        ),
     ),
 }
 _LATENT = "its latent attention (MLA) has no switch in this version"
@@ -177,7 +244,6 @@ REFUSED = {
     "glm4_moe_lite": _LATENT,
     "glm_moe_dsa": _LATENT,
     "gpt_oss": "its attention sinks and clamped experts with biases have no switch in this version",
-    "granitemoe": "its experts are fused in one tensor, which this version does not split",
 }
 # Without effect on the logits.
 IGNORED = frozenset(
@@ -223,7 +289,8 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
     fixed = {
         "ATTENTION_NORM": "input_layernorm.weight",
         "FFN_NORM": "post_attention_layernorm.weight",
-        "ROUTER": f"{moe.block}.gate.weight",
+        "ROUTER": f"{moe.block}.{moe.router}",
+        "ROUTER_BIAS": f"{moe.block}.{moe.correction}",
         "SHARED_SWITCH": f"{moe.block}.{moe.shared_block}_gate.weight",
     }
     if role in fixed:
@@ -244,3 +311,31 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
         }[kind]
         name = f"{block}.{parts[which]}.weight"
     return layer_prefix(tensor.layer) + name
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a matrix or vector stands in a checkpoint: from number `first` on in a tensor of this shape."""
+
+    name: str
+    shape: tuple[int, ...]
+    first: int = 0
+
+
+def source_place(family: Family, tensor: Tensor, experts: int, expert: int = 0) -> Place:
+    """The place a family gives to a matrix or vector; `experts` is how many its layer has."""
+    moe, (kind, _, part) = family.moe or Moe(), tensor.role.rpartition("_")
+    shape: tuple[int, ...] = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
+    if tensor.role == "ROUTER_BIAS":
+        shape = (*moe.correction_shape, *shape)
+    fused = {"EXPERT": moe.fused, "SHARED": moe.fused_shared}.get(kind, ("", ""))
+    if not fused[0] or part not in ("GATE", "UP", "DOWN"):
+        return Place(source_name(family, tensor, expert), shape)
+    both = 1 if part == "DOWN" else 2
+    size = tensor.rows * tensor.columns
+    whole = (both * tensor.rows, tensor.columns)
+    return Place(
+        layer_prefix(tensor.layer) + fused[part == "DOWN"],
+        (experts, *whole) if kind == "EXPERT" else whole,
+        (both * expert + (part == "UP")) * size,
+    )

@@ -142,6 +142,8 @@ def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
         yield from _gated("", number, layer.need("ff"), hidden, 1)
         return
     yield Tensor("ROUTER", number, layer.need("experts"), hidden)
+    if layer.router_bias:
+        yield vector("ROUTER_BIAS", layer.need("experts"))
     yield from _gated("EXPERT_", number, layer.need("ff"), hidden, layer.need("experts"))
     if layer.shared_ff:
         yield from _gated("SHARED_", number, layer.shared_ff, hidden, 1)

@@ -49,9 +49,17 @@ class Spec:
     dense_layers: tuple[int, ...] = ()  # layers of a MoE that have no experts
     uneven: bool = False  # every layer has one expert and eight columns more than the one before
     score: str = "softmax"
-    renormalise: bool = True
+    renormalise: bool | str = True  # or one of colibri_renormalise
     router_scale: float | None = None
     router_eps: float | None = None
+    router_sum_min: float | None = None
+    router_jitter: float | None = None
+    router_bias: str = ""  # score, choice or logit
+    by_logit: bool = False  # the choice
+    groups: int = 0
+    top_groups: int = 0
+    group_score: str = "max"
+    weight_on: str = "output"
     shared_ff: int = 0
     shared_gate: bool = False
     biases: str = ""  # any of q, k, v, o
@@ -122,7 +130,15 @@ class Spec:
             router_score=getattr(c, "ROUTER_" + self.score.upper()),
             router_scale=self.router_scale,
             router_eps=self.router_eps,
-            router_renormalise=c.RENORMALISE_SUM if self.renormalise else c.RENORMALISE_NONE,
+            router_renormalise=_renormalise(self.renormalise),
+            router_sum_min=self.router_sum_min,
+            router_jitter=self.router_jitter,
+            router_bias=getattr(c, "ROUTER_BIAS_" + self.router_bias.upper()) if self.router_bias else None,
+            router_choice=c.CHOICE_BY_LOGIT if self.by_logit else None,
+            router_groups=self.groups or None,
+            router_top_groups=self.top_groups or None,
+            router_group_score=getattr(c, "GROUP_" + self.group_score.upper()) if self.groups else None,
+            router_weight_on=c.ROUTER_ON_INPUT if self.weight_on == "input" else None,
             shared_ff=self.shared_ff or None,
             shared_gate=int(self.shared_gate) if self.shared_ff else None,
         )
@@ -132,6 +148,11 @@ def _qk_norm(spec: Spec) -> int:
     c = constants()
     wide = c.QK_NORM_WIDTH if spec.qk_norm_wide else c.QK_NORM_HEAD
     return wide if spec.qk_norm else c.QK_NORM_NONE
+
+
+def _renormalise(how: bool | str) -> int:
+    name = ("SUM" if how else "NONE") if isinstance(how, bool) else how.upper()
+    return int(getattr(constants(), "RENORMALISE_" + name))
 
 
 SPECS = {
@@ -169,6 +190,28 @@ SPECS = {
     "nope": Spec(rope_layers=(1,), residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25),
     "wide": Spec(experts=4, qk_norm=True, qk_norm_wide=True, clip_qkv=0.75, renormalise=False),
     "sigmoid": Spec(experts=6, top_k=3, score="sigmoid", router_scale=2.5, router_eps=1e-20, qk_norm=True),
+    "bias": Spec(experts=9, top_k=4, router_bias="score", router_sum_min=0.4, router_scale=1.25),
+    "groups": Spec(
+        layers=3,
+        experts=12,
+        top_k=4,
+        dense_layers=(1,),
+        score="sigmoid",
+        router_bias="score",
+        groups=4,
+        top_groups=2,
+        group_score="top_two",
+        router_scale=2.5,
+        router_eps=1e-20,
+        shared_ff=24,
+    ),
+    "group_max": Spec(experts=12, top_k=3, groups=6, top_groups=3, renormalise=False, router_scale=4.0),
+    "choice": Spec(experts=40, top_k=6, score="sigmoid", router_bias="choice", renormalise=False),
+    "chosen": Spec(experts=7, top_k=3, score="logit", renormalise="softmax", router_bias="logit"),
+    "softplus": Spec(experts=6, top_k=2, score="sqrt_softplus", router_bias="score", renormalise="root"),
+    "on_input": Spec(experts=5, top_k=2, score="sigmoid", renormalise=False, weight_on="input", by_logit=True,
+                     shared_ff=20),
+    "mixer": Spec(experts=8, top_k=2, score="sparse_mixer", renormalise=False, router_jitter=0.3),
     "uneven": Spec(layers=3, experts=1, top_k=1, uneven=True, expert_ff=40, hidden=70, kv_heads=4),
     # small enough to flip every bit of it: at most 24 KiB in q8 and q4
     "tiny": Spec(
@@ -195,6 +238,7 @@ _PLAIN = {
     "ATTENTION_NORM": "attn_norm",
     "FFN_NORM": "ffn_norm",
     "ROUTER": "router",
+    "ROUTER_BIAS": "router_bias",
     "SHARED_SWITCH": "shared_gate",
 }
 
@@ -228,7 +272,8 @@ def random_weights(model: Model, seed: int) -> dict[str, np.ndarray]:
             name = plain_name(tensor, expert)
             drawn = random_floats(seed, name, tensor.rows * tensor.columns)
             if tensor.vector:
-                drawn = 1 + 0.1 * drawn if tensor.role.endswith("NORM") else 0.1 * drawn
+                spread = 0.3 if tensor.role == "ROUTER_BIAS" else 0.1
+                drawn = 1 + 0.1 * drawn if tensor.role.endswith("NORM") else spread * drawn
                 out[name] = drawn.astype(np.float32)
                 continue
             scale = 1.0 if tensor.role == "EMBED" else tensor.columns**-0.5

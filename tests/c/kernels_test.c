@@ -22,6 +22,13 @@ void test_gates(const float *x, float *sigmoid, float *silu, uint32_t n)
     }
 }
 
+void test_sqrt_softplus(const float *x, float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = colibri_sqrt_softplus(x[i]);
+    }
+}
+
 void test_round_even(const float *x, float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

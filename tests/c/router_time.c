@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "nn/choose.c"
 #include "nn/router.c"
 
 enum { ROWS = 256, MOST_EXPERTS = 256, REPEATS = 301, LOGITS_AT = 1 << 16 };

@@ -13,7 +13,7 @@ from colibri.convert import read_document
 from colibri.families import Described, describe
 from colibri.description import EVERY_LAYER, Layer, Model
 from colibri.format import required
-from colibri.library import constants
+from colibri.library import constants, names
 from colibri.safetensors_reader import Checkpoint
 from reference.description import Attention, DenseFfn, Description, LayerDesc, MoeFfn, Rope
 
@@ -24,9 +24,12 @@ _NAMES = {
     "Q": "q", "K": "k", "V": "v", "O": "o", "Q_BIAS": "q_bias", "K_BIAS": "k_bias", "V_BIAS": "v_bias",
     "O_BIAS": "o_bias", "Q_NORM": "q_norm", "K_NORM": "k_norm",
     "GATE": "ffn.gate", "UP": "ffn.up", "DOWN": "ffn.down",
-    "ROUTER": "router", "SHARED_SWITCH": "shared_gate",
+    "ROUTER": "router", "ROUTER_BIAS": "router_bias", "SHARED_SWITCH": "shared_gate",
     "SHARED_GATE": "shared.gate", "SHARED_UP": "shared.up", "SHARED_DOWN": "shared.down",
 }
+
+
+_BIAS = ("", "score", "choice", "logit")  # by colibri_router_bias
 
 
 def _attention(layer: Layer, model: Model) -> Attention:
@@ -47,12 +50,17 @@ def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
     c = constants()
     if not layer.moe:
         return DenseFfn(layer.ff)
+    renormalise = names("colibri_renormalise")[layer.router_renormalise].lower()
     return MoeFfn(
-        layer.experts, layer.top_k, layer.ff, layer.router_renormalise == c.RENORMALISE_SUM,
+        layer.experts, layer.top_k, layer.ff, False if renormalise == "none" else renormalise,
         F(1 if layer.router_scale is None else layer.router_scale),
-        "sigmoid" if layer.router_score == c.ROUTER_SIGMOID else "softmax",
+        names("colibri_router_score")[layer.router_score].lower(),
         None if layer.router_eps is None else F(layer.router_eps), layer.shared_ff or 0,
-        bool(layer.shared_gate))
+        bool(layer.shared_gate), _BIAS[layer.router_bias or c.ROUTER_BIAS_NONE], layer.router_groups or 0,
+        layer.router_top_groups or 0,
+        "top_two" if layer.router_group_score == c.GROUP_TOP_TWO else "max",
+        "input" if layer.router_weight_on == c.ROUTER_ON_INPUT else "output", F(layer.router_sum_min or 0),
+        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT)
 
 
 def description(model: Model) -> Description:
@@ -74,13 +82,14 @@ def weights(folder: Path, described: Described) -> dict[str, np.ndarray]:
         for tensor in required(described.model):
             shape = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
             for expert in range(tensor.count):
-                entry = checkpoint.expect(described.tensor_name(tensor, expert), shape)
+                place = described.place(tensor, expert)
+                entry = checkpoint.expect(place.name, place.shape)
                 if tensor.expert:
                     name = f"experts.{expert}.{tensor.role.removeprefix('EXPERT_').lower()}"
                 else:
                     name = _NAMES[tensor.role]
                 prefix = "" if tensor.layer == EVERY_LAYER else f"layers.{tensor.layer}."
-                values = checkpoint.floats(entry, 0, tensor.rows * tensor.columns)
+                values = checkpoint.floats(entry, place.first, tensor.rows * tensor.columns)
                 found[prefix + name] = np.array(values, dtype=F).reshape(shape)
     return found
 

@@ -45,6 +45,7 @@ class Shape:
     dense_layers: tuple[int, ...] = ()  # layers without experts in a MoE
     shared_ff: int = 0
     shared_gate: bool = False
+    correction: float = 0.0  # spread of the router's bias, where the family has one
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,9 @@ _CLASSES = {
     "ernie4_5_moe": "Ernie4_5_MoeForCausalLM",
     "dots1": "Dots1ForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
+    "minimax_m2": "MiniMaxM2ForCausalLM",
+    "granitemoe": "GraniteMoeForCausalLM",
+    "granitemoeshared": "GraniteMoeSharedForCausalLM",
 }
 
 # How each family spells number of experts, experts per token and the width of one expert.
@@ -89,6 +93,9 @@ _MOE_KEYS = {
     "ernie4_5_moe": ("moe_num_experts", "moe_k", "moe_intermediate_size"),
     "dots1": ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "glm4_moe": ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    "minimax_m2": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    "granitemoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    "granitemoeshared": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
 }
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -133,6 +140,7 @@ def _table() -> dict[str, Case]:
     _switches(table)
     _mixtral(table)
     _experts(table)
+    _routers(table)
     return table.cases
 
 
@@ -262,6 +270,39 @@ def _experts(table: _Table) -> None:
               n_group=1, topk_group=1, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
               routed_scaling_factor=1.5, partial_rotary_factor=0.5, use_qk_norm=True, attention_bias=True,
               rope_theta=1000.0)
+
+
+def _routers(table: _Table) -> None:
+    base = Shape(experts=8, top_k=2, expert_ff=56)
+    table.add("granite_moe", "granitemoe",
+              "experts fused on disk, softmax of the chosen logits, all multipliers",
+              replace(base, top_k=3, tied=True), seed=1, embedding_multiplier=1.5, residual_multiplier=0.7,
+              attention_multiplier=0.4, logits_scaling=0.8, rope_theta=1000.0, absent=("head_dim",))
+    table.add("granite_shared", "granitemoeshared",
+              "a shared expert fused on disk, bfloat16, biases on q, k, v and o",
+              replace(base, shared_ff=40, bias="qkvo", layers=2), seed=1, dtype="BF16", attention_bias=True,
+              shared_intermediate_size=40, residual_multiplier=0.8, attention_multiplier=0.3, rope_theta=1000.0,
+              absent=("head_dim",))
+    table.add("dots_groups", "dots1",
+              "the choice by score plus bias among the experts of the best groups",
+              replace(base, experts=12, top_k=4, qk_norm=True, shared_ff=56, dense_layers=(0,), correction=0.3),
+              seed=16, n_group=4, topk_group=2, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
+              routed_scaling_factor=2.5, rope_theta=1000.0)
+    table.add("glm_groups", "glm4_moe",
+              "one of two groups, biases that decide, rotation of half of each head",
+              replace(base, head_dim=24, bias="qkv", top_k=3, shared_ff=56, dense_layers=(0,), correction=0.5), seed=2,
+              n_group=2, topk_group=1, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True,
+              routed_scaling_factor=1.5, partial_rotary_factor=0.5, use_qk_norm=False, attention_bias=True,
+              rope_theta=1000.0)
+    table.add("ernie_bias", "ernie4_5_moe",
+              "softmax scores, the choice by score plus bias, a least sum that is met",
+              replace(base, top_k=3, shared_ff=56, dense_layers=(0,), tied=True, correction=0.2), seed=6,
+              use_bias=False, moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_interval=1, moe_norm_min=0.6,
+              rope_theta=100.0)
+    table.add("minimax_bias", "minimax_m2",
+              "sigmoid scores plus bias, q/k norm over the width, a third of each head rotated",
+              replace(base, head_dim=24, qk_norm=True, qk_norm_wide=True, top_k=3, ff=56, correction=0.4), seed=1,
+              rotary_dim=8, rope_theta=1000.0)
 
 
 CASES: dict[str, Case] = _table()

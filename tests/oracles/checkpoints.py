@@ -15,7 +15,8 @@ import numpy as np
 from oracles import draw, tensorfile
 from oracles.cases import CASES, PROMPT, Case, Shape
 
-_EXPERT_PARTS = {"mixtral": ("w1", "w3", "w2")}
+_EXPERT_PARTS = dict.fromkeys(("mixtral", "minimax_m2"), ("w1", "w3", "w2"))
+_SPARSE_BLOCK = ("mixtral", "minimax_m2", "granitemoe", "granitemoeshared")
 _DEFAULT_PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -45,7 +46,11 @@ def _attention(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    if family.startswith("granitemoe"):
+        return _fused_experts(prefix, shape)
     tensors: list[tuple[str, tuple[int, ...]]] = [(f"{prefix}.gate.weight", (shape.experts, shape.hidden))]
+    if family == "minimax_m2":
+        tensors.append((f"{prefix}.e_score_correction_bias", (shape.experts,)))
     if family == "ernie4_5_moe":
         tensors.append((f"{prefix}.moe_statics.e_score_correction_bias", (1, shape.experts)))
     if family in ("dots1", "glm4_moe"):
@@ -61,6 +66,20 @@ def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[in
     return tensors
 
 
+def _fused_experts(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    """Granite's: all experts in one tensor, gate and up rows together."""
+    shared = prefix.replace("block_sparse_moe", "shared_mlp")
+    tensors: list[tuple[str, tuple[int, ...]]] = [
+        (f"{prefix}.router.layer.weight", (shape.experts, shape.hidden)),
+        (f"{prefix}.input_linear.weight", (shape.experts, 2 * shape.expert_ff, shape.hidden)),
+        (f"{prefix}.output_linear.weight", (shape.experts, shape.hidden, shape.expert_ff)),
+    ]
+    if shape.shared_ff:
+        tensors += [(f"{shared}.input_linear.weight", (2 * shape.shared_ff, shape.hidden)),
+                    (f"{shared}.output_linear.weight", (shape.hidden, shape.shared_ff))]
+    return tensors
+
+
 def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
     """Names and shapes of all tensors of a case, as its family names them on disk."""
     shape, family = case.shape, case.family
@@ -71,7 +90,7 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
         listed += _attention(f"{prefix}.self_attn", shape)
         listed.append((f"{prefix}.post_attention_layernorm.weight", (shape.hidden,)))
         if shape.experts and layer not in shape.dense_layers:
-            block = "block_sparse_moe" if family == "mixtral" else "mlp"
+            block = "block_sparse_moe" if family in _SPARSE_BLOCK else "mlp"
             listed += _experts(f"{prefix}.{block}", family, shape)
         else:
             listed += _ffn(f"{prefix}.mlp", _DEFAULT_PARTS, shape.hidden, shape.ff)
@@ -84,7 +103,9 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
 def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """The float32 values of one tensor."""
     if name.endswith("e_score_correction_bias"):
-        return np.zeros(shape, dtype=np.float32)  # part of the layout; the router then works without it
+        if not case.shape.correction:
+            return np.zeros(shape, dtype=np.float32)  # part of the layout; the router then works without it
+        return draw.bell(case.seed, f"{case.name}/{name}", shape, case.shape.correction)
     drawn = draw.bell(case.seed, f"{case.name}/{name}", shape)
     if name.endswith(".bias"):
         return drawn * np.float32(0.4)
@@ -93,9 +114,9 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
     scale = shape[-1] ** -0.5
     if name == "model.embed_tokens.weight":
         scale = 0.25 if case.shape.tied else 1.0
-    elif name == "lm_head.weight" or ".q_proj" in name or ".k_proj" in name or name.endswith(".gate.weight"):
+    elif name == "lm_head.weight" or any(part in name for part in (".q_proj", ".k_proj", ".gate.weight", ".router.")):
         scale *= 1.5
-    elif name.endswith(("down_proj.weight", "w2.weight")):
+    elif name.endswith(("down_proj.weight", "w2.weight", "output_linear.weight")):
         scale *= 2.0
     return drawn * np.float32(scale)
 

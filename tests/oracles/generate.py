@@ -16,6 +16,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -71,8 +72,29 @@ class Live:
 
     def _watch(self, module: object, inputs: object, output: tuple) -> None:
         """Router hook: remember the smallest gap at the edge of the choice."""
-        best = output[0].detach().double().topk(self.case.shape.top_k + 1, dim=-1).values
+        numbers = output[0].detach().double()
+        if self.case.shape.correction:
+            numbers = self._numbers_of_the_choice(module, inputs, numbers)
+        best = numbers.topk(self.case.shape.top_k + 1, dim=-1).values
         self.router_margin = min(self.router_margin, float((best[:, -2] - best[:, -1]).min()))
+
+    def _numbers_of_the_choice(self, module: Any, inputs: Any, logits: Any) -> Any:
+        """What a router with a bias chooses by, with the gap between its groups watched on the way."""
+        softmax = self.case.family == "ernie4_5_moe"
+        scores = logits.softmax(dim=-1) if softmax else logits.sigmoid()
+        owner = getattr(module, "moe_statics", module)
+        bias = inputs[1] if self.case.family == "minimax_m2" else owner.e_score_correction_bias
+        numbers = scores + bias.detach().double().reshape(-1)
+        groups, kept = self.case.config.get("n_group", 1), self.case.config.get("topk_group", 1)
+        if groups > kept:
+            parts = numbers.unflatten(-1, (groups, -1))
+            of_group = parts.topk(2, dim=-1).values.sum(dim=-1)
+            best = of_group.topk(kept + 1, dim=-1)
+            gap = best.values[:, -2] - best.values[:, -1]
+            self.router_margin = min(self.router_margin, float(gap.min()))
+            mask = self.torch.ones_like(of_group, dtype=bool).scatter(1, best.indices[:, :-1], False)
+            numbers = parts.masked_fill(mask[..., None], float("-inf")).flatten(1)
+        return numbers
 
     def logits(self, tokens: list[int]) -> np.ndarray:
         """float64 logits of every position."""

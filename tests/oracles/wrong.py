@@ -107,6 +107,12 @@ def regrouped(target: Model) -> None:
         layer.head_dim *= 2
 
 
+def ungrouped(target: Model) -> None:
+    """All experts in the choice."""
+    for layer in target.layers:
+        layer.router_groups = layer.router_top_groups = layer.router_group_score = None
+
+
 def _changes() -> list[tuple[str, str, str, Change]]:
     """(keys of the format, case, what is wrong, change)"""
     c = constants()
@@ -165,6 +171,33 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("ROUTER_SCALE", "dots_sigmoid", "none", experts(router_scale=None)),
         ("ROUTER_SCALE", "mixtral_mha", "1.05", experts(router_scale=1.05)),
         ("ROUTER_EPS", "mixtral_mha", "0.05", experts(router_eps=0.05)),
+        ("ROUTER_SCORE", "minimax_bias", "softmax", experts(router_score=c.ROUTER_SOFTMAX)),
+        ("ROUTER_SCORE", "minimax_bias", "root of softplus", experts(router_score=c.ROUTER_SQRT_SOFTPLUS)),
+        ("ROUTER_SCORE", "dots_sigmoid", "the logit", experts(router_score=c.ROUTER_LOGIT)),
+        ("ROUTER_SCORE ROUTER_JITTER", "mixtral_mha", "the sparse mixer", experts(
+            router_score=c.ROUTER_SPARSE_MIXER, router_jitter=0.01)),
+        ("ROUTER_RENORMALISE", "granite_moe", "by the sum", experts(router_renormalise=c.RENORMALISE_SUM)),
+        ("ROUTER_RENORMALISE", "granite_moe", "no", experts(router_renormalise=c.RENORMALISE_NONE)),
+        ("ROUTER_RENORMALISE", "mixtral_mha", "by the root of the squares", experts(
+            router_renormalise=c.RENORMALISE_ROOT)),
+        ("ROUTER_RENORMALISE", "mixtral_mha", "softmax of the chosen probabilities", experts(
+            router_renormalise=c.RENORMALISE_SOFTMAX)),
+        ("ROUTER_BIAS", "dots_groups", "none", experts(router_bias=None)),
+        ("ROUTER_BIAS", "ernie_bias", "none", experts(router_bias=None)),
+        ("ROUTER_BIAS", "minimax_bias", "none", experts(router_bias=None)),
+        ("ROUTER_BIAS", "minimax_bias", "on the logit of the choice", experts(router_bias=c.ROUTER_BIAS_CHOICE)),
+        ("ROUTER_BIAS", "minimax_bias", "in the logit", experts(router_bias=c.ROUTER_BIAS_LOGIT)),
+        ("ROUTER_GROUPS ROUTER_TOP_GROUPS ROUTER_GROUP_SCORE", "glm_groups", "none", ungrouped),
+        ("ROUTER_GROUPS", "dots_groups", "two", experts(router_groups=2)),
+        ("ROUTER_TOP_GROUPS", "dots_groups", "three", experts(router_top_groups=3)),
+        ("ROUTER_GROUP_SCORE", "dots_groups", "the best expert's", experts(router_group_score=c.GROUP_MAX)),
+        ("ROUTER_GROUP_SCORE", "glm_groups", "the best expert's", experts(router_group_score=c.GROUP_MAX)),
+        ("ROUTER_SUM_MIN", "ernie_bias", "none", experts(router_sum_min=None)),
+        ("ROUTER_SUM_MIN", "mixtral_mha", "1.5", experts(router_sum_min=1.5)),
+        ("ROUTER_CHOICE", "glm_groups", "by logit", experts(router_bias=None, router_choice=c.CHOICE_BY_LOGIT)),
+        ("ROUTER_WEIGHT_ON", "mixtral_mha", "the input", experts(router_weight_on=c.ROUTER_ON_INPUT)),
+        ("SHARED_FF", "granite_shared", "no shared expert", experts(shared_ff=None, shared_gate=None)),
+        ("ROUTER_SCORE", "granite_shared", "sigmoid", experts(router_score=c.ROUTER_SIGMOID)),
         ("SHARED_FF", "qwen2_moe_plain", "no shared expert", experts(shared_ff=None, shared_gate=None)),
         ("SHARED_FF", "ernie_moe", "no shared expert", experts(shared_ff=None)),
         ("SHARED_GATE", "qwen2_moe_renorm", "not gated", experts(shared_gate=None)),
@@ -206,6 +239,9 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("FF", "mixtral_mha", "narrower", layers(ff=64)),
         ("EXPERTS", "mixtral_mha", "fewer", experts(experts=4)),
         ("TOP_K", "mixtral_all", "more than there are experts", experts(top_k=5)),
+        ("ROUTER_BIAS", "mixtral_mha", "a bias that is not there", experts(router_bias=c.ROUTER_BIAS_SCORE)),
+        ("ROUTER_GROUPS", "dots_groups", "no divisor", experts(router_groups=5)),
+        ("ROUTER_TOP_GROUPS", "dots_groups", "too few for the experts chosen", experts(router_top_groups=1)),
         ("SHARED_FF", "qwen2_moe_plain", "narrower", experts(shared_ff=64)),
         ("SHARED_GATE", "ernie_moe", "a gate that is not there", experts(shared_gate=1)),
     ]

@@ -12,6 +12,7 @@ from .matrix import KINDS
 from .rope import rope_fractions
 
 F = np.float32
+SCORES = ("softmax", "sigmoid", "sqrt_softplus", "logit", "sparse_mixer")
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,20 @@ class MoeFfn:
     experts: int
     top_k: int
     ff: int
-    renormalise: bool = True
+    renormalise: bool | str = True  # True is "sum"; or "softmax" of the chosen, or "root" of the squares
     scale: np.float32 = F(1)
-    score: str = "softmax"  # or "sigmoid"
+    score: str = "softmax"  # or one of SCORES
     renormalise_eps: np.float32 | None = None
     shared_ff: int = 0
     shared_gate: bool = False
+    bias: str = ""  # on the "score" or the "logit" of the "choice" alone, or in the "logit" itself
+    groups: int = 0  # 0: none; else equal groups of neighbours
+    top_groups: int = 0
+    group_score: str = "max"  # or "top_two"
+    weight_on: str = "output"  # or "input"
+    sum_min: np.float32 = F(0)
+    jitter: np.float32 = F(0)
+    by_logit: bool = False  # the choice
 
 
 @dataclass(frozen=True)
@@ -139,8 +148,8 @@ def check(desc: Description) -> None:
             raise ValueError(f"layers.{i}: expected rope_dim <= head_dim {a.head_dim} and half as many "
                              f"fractions, found {a.rope.rope_dim} and {len(a.rope.fractions)}")
         if isinstance(layer.ffn, MoeFfn):
-            if layer.ffn.score not in ("softmax", "sigmoid"):
-                raise ValueError(f"layers.{i}: expected router score softmax or sigmoid, found "
+            if layer.ffn.score not in SCORES:
+                raise ValueError(f"layers.{i}: expected router score {', '.join(SCORES)}, found "
                                  f"{layer.ffn.score!r}")
             if not 1 <= layer.ffn.top_k <= layer.ffn.experts:
                 raise ValueError(f"layers.{i}: expected top_k in 1..{layer.ffn.experts}, found "

@@ -10,6 +10,7 @@ used):
     layers.N.q_norm, layers.N.k_norm [head_dim]
     dense ffn:  layers.N.ffn.gate, layers.N.ffn.up [ff, hidden]   layers.N.ffn.down [hidden, ff]
     moe:        layers.N.router [experts, hidden]
+                layers.N.router_bias [experts]
                 layers.N.experts.E.gate, .up, .down     layers.N.shared.gate, .up, .down
                 layers.N.shared_gate [1, hidden] or [hidden]
 
@@ -17,7 +18,7 @@ Readings taken where the page is open:
  1. e of the router is exp(logit - max over all experts); a logit that is not finite is the not-finite
     error.
  2. The renormalising sum starts from +0; the eps of the page is added only if the description has one.
- 3. w * scale is always done (a scale of 1 changes nothing).
+ 3. w * scale is always done (a scale of 1 changes nothing). More of the router's in router.py.
  4. A dense layer adds its output to x directly, attention likewise: no y that starts at +0.
  5. Query and key heads are normalised with the eps of the model, over head_dim.
  6. A tied head needs the same kind for embed and head.
@@ -39,7 +40,8 @@ from .description import Attention, DenseFfn, Description, Kinds, LayerDesc, Moe
 from .matrix import Activation, Matrix
 from .quant import require_finite
 from .rope import rope_fractions
-from .vecmath import cos_sin, exp, rmsnorm, rotate, sigmoid, silu, sum16
+from .router import route
+from .vecmath import cos_sin, rmsnorm, rotate, sigmoid, silu
 
 __all__ = ["Attention", "Cache", "DenseFfn", "Description", "Kinds", "LayerDesc", "Matrix", "Model", "MoeFfn",
            "Rope", "rope_fractions"]
@@ -122,6 +124,8 @@ class Model:
             self._take_block(f"{at}.ffn", kinds.dense, ffn.ff)
             return
         self._matrix(f"{at}.router", "f32", ffn.experts, self.desc.hidden)
+        if ffn.bias:
+            self._vector(f"{at}.router_bias", ffn.experts)
         for e in range(ffn.experts):
             self._take_block(f"{at}.experts.{e}", kinds.experts, ffn.ff)
         if ffn.shared_ff:
@@ -162,31 +166,16 @@ class Model:
         cache.append(k, v)
         return self._product(f"{at}.o", Activation(attend(q, cache, first, a.score_scale, a.window)))
 
-    def _block(self, at: str, h: Activation) -> F32:
+    def _block(self, at: str, h: Activation, times: F32 | None = None) -> F32:
         gate, up = self._product(f"{at}.gate", h), self._product(f"{at}.up", h)
+        if times is not None:  # a weight on the input: products are linear, so it may come after them
+            gate, up = gate * times[:, None], up * times[:, None]
         return self._product(f"{at}.down", Activation(silu(gate) * up))
 
     def route(self, at: str, ffn: MoeFfn, h: Activation) -> F32:
-        """[n, experts] weights; an expert that was not chosen has NaN, so nobody can use it by mistake."""
-        logits = self._product(f"{at}.router", h)
-        require_finite(logits, f"{at}.router")
-        if ffn.score == "softmax":
-            selector = logits
-            e = exp(logits - logits.max(axis=-1, keepdims=True))
-            w = e / sum16(e)[:, None]
-        else:
-            selector = w = sigmoid(logits)
-        order = np.argsort(-selector, axis=-1, kind="stable")[:, :ffn.top_k]  # equals: the lower index first
-        chosen = np.zeros(logits.shape, dtype=bool)
-        np.put_along_axis(chosen, order, True, axis=-1)
-        if ffn.renormalise:
-            t = np.zeros(w.shape[0], dtype=F)
-            for i in range(ffn.experts):
-                t = np.where(chosen[:, i], t + w[:, i], t)
-            if ffn.renormalise_eps is not None:
-                t = t + F(ffn.renormalise_eps)
-            w = w / t[:, None]
-        return np.where(chosen, w * F(ffn.scale), F(np.nan))
+        """[n, experts] weights; NaN for what was not chosen."""
+        logits = self.matrices[f"{at}.router"].product(h)
+        return route(ffn, logits, self.vectors.get(f"{at}.router_bias"), f"{at}.router")
 
     def _moe(self, at: str, ffn: MoeFfn, h: Activation) -> F32:
         w = self.route(at, ffn, h)
@@ -194,8 +183,9 @@ class Model:
         for e in range(ffn.experts):  # ascending: every row adds its experts in that order
             rows = np.flatnonzero(~np.isnan(w[:, e]))
             if rows.size:
-                out = self._block(f"{at}.experts.{e}", Activation(h.x[rows]))
-                y[rows] = y[rows] + w[rows, e, None] * out
+                on_input = ffn.weight_on == "input"
+                out = self._block(f"{at}.experts.{e}", Activation(h.x[rows]), w[rows, e] if on_input else None)
+                y[rows] = y[rows] + (out if on_input else w[rows, e, None] * out)
         if ffn.shared_ff:
             shared = self._block(f"{at}.shared", h)
             if ffn.shared_gate:

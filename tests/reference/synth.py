@@ -53,6 +53,8 @@ def shapes(desc: Description) -> dict[str, tuple[int, ...]]:
             block(f"{at}.ffn", ffn.ff)
             continue
         out[f"{at}.router"] = (ffn.experts, hidden)
+        if ffn.bias:
+            out[f"{at}.router_bias"] = (ffn.experts,)
         for e in range(ffn.experts):
             block(f"{at}.experts.{e}", ffn.ff)
         if ffn.shared_ff:

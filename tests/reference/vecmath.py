@@ -78,6 +78,19 @@ def sigmoid(g: F32) -> F32:
     return F(1) / (F(1) + exp(-g))
 
 
+def sqrt_softplus(x: F32) -> F32:
+    """The root of ln(1 + e^x)."""
+    x = np.asarray(x, dtype=F)
+    u = exp(-np.abs(x))
+    t = u / (F(2) + u)
+    q = t * t
+    p = np.full(x.shape, F(1) / F(15), dtype=F)
+    for odd in (13, 11, 9, 7, 5, 3):
+        p = p * q + F(1) / F(odd)
+    y = t * (F(2) * (p * q + F(1)))
+    return np.where(x < F(-20), exp(x * F(0.5)), np.sqrt(np.where(x > 0, x + y, y)))
+
+
 def silu(g: F32) -> F32:
     """g / (1 + exp(-g))."""
     return g / (F(1) + exp(-g))
