@@ -27,7 +27,8 @@ KINDS = Kinds(embed="q8", head="q8", attention="q4", ffn="q4", experts="q4", sha
 EVERY = Spec(vocab=13, hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=16, experts=2, top_k=1, expert_ff=12,
              dense_layers=(0,), router_scale=1.5, router_eps=1e-9, router_sum_min=0.1, router_jitter=0.1,
              router_bias="score", groups=2, top_groups=1, weight_on="input", shared_ff=16, shared_gate=True,
-             biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0, residual_multiplier=0.5, embed_multiplier=3.0,
+             biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0,
+             residual_multiplier=0.5, embed_multiplier=3.0,
              logit_multiplier=0.25)
 
 

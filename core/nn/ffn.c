@@ -16,7 +16,7 @@ static void colibri_gated_put(colibri_session *s, const colibri_gated *ffn, uint
 {
     uint32_t row = ffn->pairs ? ffn->pairs[i] : i;
     colibri_activation h = colibri_buffer_row(s, &ffn->out, row);
-    for (uint32_t c = 0; c < count && ffn->weight; c++) {      /* on the input: products are linear, so it may come here */
+    for (uint32_t c = 0; c < count && ffn->weight; c++) {      /* on the input: products are linear */
         g[c] = g[c] * ffn->weight[row];
         u[c] = u[c] * ffn->weight[row];
     }
