@@ -381,6 +381,7 @@ enum colibri_op_kind {
     COLIBRI_OP_COMBINE = 16,            /* rows */
     COLIBRI_OP_FINAL_NORM = 17,         /* rows that want logits */
     COLIBRI_OP_HEAD = 18,               /* strips of the vocabulary */
+    COLIBRI_OP_ADD_ATTENTION = 19,      /* rows: norm of the attention output, onto the residual */
     COLIBRI_OP_ROOM = 24                /* array size: room for later ops */
 };
 
@@ -490,6 +491,17 @@ enum colibri_kind {
     COLIBRI_KIND_Q8 = 3,
     COLIBRI_KIND_Q4 = 4
 };
+
+/* The gated product h of gate g and up u of a feed-forward network (NUMERICS section 4). Clamped: g is cut at the limit
+ * above, u at the limit on both sides. */
+enum colibri_activation_kind {
+    COLIBRI_ACTIVATION_SILU = 1,        /* silu(g) * u */
+    COLIBRI_ACTIVATION_CLAMPED = 2,     /* silu(g) * u, clamped */
+    COLIBRI_ACTIVATION_CLAMPED_PLUS_ONE = 3,    /* g * sigmoid(1.702 * g) * (u + 1), clamped */
+    COLIBRI_ACTIVATION_GELU_TANH = 4,   /* gelu(g) * u, gelu by its tanh approximation */
+    COLIBRI_ACTIVATION_GELU_ERF = 5     /* gelu(g) * u, gelu by the error function */
+};
+
 enum colibri_tile_shape { COLIBRI_TILE_ROWS = 16, COLIBRI_GROUP = 32 };
 
 /* For converters: the tiles of NUMERICS section 2. kind: colibri_kind; source: rows x columns

@@ -280,7 +280,7 @@ int32_t colibri_rewind(colibri_session *s, uint32_t sequence, uint32_t length)
     colibri_sequence *q = colibri_sequence_at(s, sequence);
     for (uint32_t l = 0; l < s->view.layers; l++) {
         const colibri_layer *layer = colibri_layer_at(s, l);
-        int ring = layer->d.window && layer->kv_tiles * COLIBRI_TILE_ROWS < s->limits.context;
+        int ring = (layer->d.window || layer->d.chunk) && layer->kv_tiles * COLIBRI_TILE_ROWS < s->limits.context;
         if (ring && length != 0u && q->reach - length > s->limits.rewind) {
             return COLIBRI_ERROR_REWIND;
         }

@@ -111,7 +111,9 @@ enum colibri_model_key {
     COLIBRI_MODEL_FINAL_EPS = 5,            /* f32 */
     COLIBRI_MODEL_EMBED_MULTIPLIER = 6,     /* f32, absent = none */
     COLIBRI_MODEL_LOGIT_MULTIPLIER = 7,     /* f32, absent = none */
-    COLIBRI_MODEL_LOGIT_SOFTCAP = 8         /* reserved */
+    COLIBRI_MODEL_LOGIT_SOFTCAP = 8,        /* f32 c > 0: a logit becomes c * tanh(logit / c), absent = none */
+    COLIBRI_MODEL_FINAL_NORM = 9,           /* u32 colibri_norm, absent = RMS */
+    COLIBRI_MODEL_HEAD_BIAS = 10            /* u32 1 = the head has a bias */
 };
 
 enum colibri_layer_key {
@@ -144,22 +146,37 @@ enum colibri_layer_key {
     COLIBRI_LAYER_SHARED_GATE = 34,         /* u32 1 = times sigmoid(shared_gate . x) */
     COLIBRI_LAYER_RESIDUAL_MULTIPLIER = 35, /* f32, absent = none */
     COLIBRI_LAYER_EXPERT_RUN = 36,          /* u64 bytes from one expert's run to the next */
-    COLIBRI_LAYER_SINKS = 37,               /* reserved */
+    COLIBRI_LAYER_SINKS = 37,               /* u32 1 = one more score a head in max and sum, without a value */
     COLIBRI_LAYER_CLIP_QKV = 38,            /* f32 > 0: q, k and v are clamped to +- this before the rotation */
-    COLIBRI_LAYER_SWIGLU_LIMIT = 39,        /* reserved */
+    COLIBRI_LAYER_SWIGLU_LIMIT = 39,        /* f32 > 0: the clamped activations' limit; only with them */
     /* router, continued */
     COLIBRI_LAYER_ROUTER_GROUP_SCORE = 40,  /* u32 colibri_group_score, there if groups are */
     COLIBRI_LAYER_ROUTER_SUM_MIN = 41,      /* f32 >= 0: what weights are divided by is at least this; absent = 0 */
     COLIBRI_LAYER_ROUTER_JITTER = 42,       /* f32 >= 0: distance of the sparse mixer, in shares of a logit */
-    COLIBRI_LAYER_ROUTER_CHOICE = 43        /* u32 colibri_router_choice, absent = by score */
+    COLIBRI_LAYER_ROUTER_CHOICE = 43,       /* u32 colibri_router_choice, absent = by score */
+    /* what few models have */
+    COLIBRI_LAYER_FFN_BIASES = 50,          /* u32 bits of colibri_ffn_bias: routed experts, or the dense FFN */
+    COLIBRI_LAYER_NORM = 51,                /* u32 colibri_norm before attention and FFN, absent = RMS */
+    COLIBRI_LAYER_POST_NORMS = 52,          /* u32 bits of colibri_post_norm: RMS norms of what is added to x */
+    COLIBRI_LAYER_CHUNK = 53                /* u32 positions: a row sees its own stretch of so many; not with WINDOW */
 };
 
 enum colibri_attention { COLIBRI_ATTENTION_GQA = 1, COLIBRI_ATTENTION_MLA = 2, COLIBRI_ATTENTION_CONV = 3 };
 /* before the rotation: per head (weights of head_dim), or over all heads at once (weights of the whole width) */
-enum colibri_qk_norm { COLIBRI_QK_NORM_NONE = 0, COLIBRI_QK_NORM_HEAD = 1, COLIBRI_QK_NORM_WIDTH = 2 };
+/* after it: per head, with weights of head_dim or (L2) without any */
+enum colibri_qk_norm {
+    COLIBRI_QK_NORM_NONE = 0,
+    COLIBRI_QK_NORM_HEAD = 1,
+    COLIBRI_QK_NORM_WIDTH = 2,
+    COLIBRI_QK_NORM_HEAD_AFTER_ROPE = 3,
+    COLIBRI_QK_NORM_L2_AFTER_ROPE = 4
+};
+/* (x - mean) / deviation * w (+ bias), or x / root mean square * w */
+enum colibri_norm { COLIBRI_NORM_RMS = 0, COLIBRI_NORM_LAYER = 1, COLIBRI_NORM_LAYER_BIAS = 2 };
+enum colibri_post_norm { COLIBRI_POST_NORM_ATTENTION = 1, COLIBRI_POST_NORM_FFN = 2 };
 enum colibri_bias { COLIBRI_BIAS_Q = 1, COLIBRI_BIAS_K = 2, COLIBRI_BIAS_V = 4, COLIBRI_BIAS_O = 8 };
 enum colibri_ffn { COLIBRI_FFN_DENSE = 1, COLIBRI_FFN_MOE = 2 };
-enum colibri_activation_kind { COLIBRI_ACTIVATION_SILU = 1 };
+enum colibri_ffn_bias { COLIBRI_FFN_BIAS_GATE = 1, COLIBRI_FFN_BIAS_UP = 2, COLIBRI_FFN_BIAS_DOWN = 4 };
 enum colibri_router_score {
     COLIBRI_ROUTER_SOFTMAX = 1,
     COLIBRI_ROUTER_SIGMOID = 2,
@@ -213,7 +230,17 @@ enum colibri_role {
     COLIBRI_ROLE_SHARED_UP = 39,
     COLIBRI_ROLE_SHARED_DOWN = 40,
     COLIBRI_ROLE_SHARED_SWITCH = 41,        /* 1 x hidden, f32: the shared expert's gate */
-    COLIBRI_ROLE_ROUTER_BIAS = 50           /* vector experts */
+    COLIBRI_ROLE_ROUTER_BIAS = 50,          /* vector experts */
+    COLIBRI_ROLE_FFN_GATE_BIAS = 60,        /* vector ff, of every expert one after the other */
+    COLIBRI_ROLE_FFN_UP_BIAS = 61,
+    COLIBRI_ROLE_FFN_DOWN_BIAS = 62,        /* vector hidden, likewise */
+    COLIBRI_ROLE_SINKS = 63,                /* vector heads */
+    COLIBRI_ROLE_ATTENTION_NORM_BIAS = 64,  /* vector hidden */
+    COLIBRI_ROLE_FFN_NORM_BIAS = 65,
+    COLIBRI_ROLE_FINAL_NORM_BIAS = 66,      /* the model's */
+    COLIBRI_ROLE_HEAD_BIAS = 67,            /* the model's, vector vocab */
+    COLIBRI_ROLE_POST_ATTENTION_NORM = 68,  /* vector hidden */
+    COLIBRI_ROLE_POST_FFN_NORM = 69
 };
 
 typedef struct colibri_tensor {

@@ -50,7 +50,7 @@ static int32_t colibri_read_attention(const colibri_view *view, uint32_t i, coli
     case COLIBRI_LAYER_WINDOW: return colibri_record_u32(view, s, i, 1, most, &d->window, detail);
     case COLIBRI_LAYER_SCORE_SCALE: return colibri_record_f32(view, s, i, &d->score_scale, detail);
     case COLIBRI_LAYER_QK_NORM:
-        return colibri_record_u32(view, s, i, 0, COLIBRI_QK_NORM_WIDTH, &d->qk_norm, detail);
+        return colibri_record_u32(view, s, i, 0, COLIBRI_QK_NORM_L2_AFTER_ROPE, &d->qk_norm, detail);
     case COLIBRI_LAYER_NORM_EPS: return colibri_record_f32(view, s, i, &d->eps, detail);
     default: return colibri_record_u32(view, s, i, 0, 15, &d->biases, detail);
     }
@@ -60,11 +60,11 @@ static int32_t colibri_read_ffn(const colibri_view *view, uint32_t i, colibri_de
 {
     const uint32_t s = COLIBRI_SECTION_LAYERS;
     const uint32_t most = COLIBRI_VALUE_LIMIT;
-    uint32_t unused;
     switch (colibri_records(view, s)[i].key) {
     case COLIBRI_LAYER_FFN:
         return colibri_record_u32(view, s, i, COLIBRI_FFN_DENSE, COLIBRI_FFN_MOE, &d->ffn, detail);
-    case COLIBRI_LAYER_ACTIVATION: return colibri_record_u32(view, s, i, 1, COLIBRI_ACTIVATION_SILU, &unused, detail);
+    case COLIBRI_LAYER_ACTIVATION:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_ACTIVATION_GELU_ERF, &d->activation, detail);
     case COLIBRI_LAYER_FF: return colibri_record_u32(view, s, i, 1, most, &d->ff, detail);
     case COLIBRI_LAYER_EXPERTS: return colibri_record_u32(view, s, i, 1, 65535, &d->experts, detail);
     case COLIBRI_LAYER_TOP_K: return colibri_record_u32(view, s, i, 1, 65535, &d->top_k, detail);
@@ -115,6 +115,23 @@ static int colibri_router_key(uint32_t key)
            (key >= COLIBRI_LAYER_ROUTER_GROUP_SCORE && key <= COLIBRI_LAYER_ROUTER_CHOICE);
 }
 
+/* Switches that few models have. */
+static int32_t colibri_read_extra(const colibri_view *view, uint32_t i, colibri_description *d, colibri_detail *detail)
+{
+    const uint32_t s = COLIBRI_SECTION_LAYERS;
+    switch (colibri_records(view, s)[i].key) {
+    case COLIBRI_LAYER_SINKS: return colibri_record_u32(view, s, i, 0, 1, &d->sinks, detail);
+    case COLIBRI_LAYER_SWIGLU_LIMIT:
+        d->has_limit = 1;
+        return colibri_record_f32(view, s, i, &d->swiglu_limit, detail);
+    case COLIBRI_LAYER_FFN_BIASES: return colibri_record_u32(view, s, i, 0, 7, &d->ffn_biases, detail);
+    case COLIBRI_LAYER_NORM: return colibri_record_u32(view, s, i, 0, COLIBRI_NORM_LAYER_BIAS, &d->norm, detail);
+    case COLIBRI_LAYER_POST_NORMS: return colibri_record_u32(view, s, i, 0, 3, &d->post_norms, detail);
+    case COLIBRI_LAYER_CHUNK: return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->chunk, detail);
+    default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
+    }
+}
+
 static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, colibri_description *d,
                                          colibri_detail *detail)
 {
@@ -124,6 +141,10 @@ static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, c
     }
     if (colibri_router_key(key)) {
         return colibri_read_router(view, i, d, detail);
+    }
+    if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT ||
+        (key >= COLIBRI_LAYER_FFN_BIASES && key <= COLIBRI_LAYER_CHUNK)) {
+        return colibri_read_extra(view, i, d, detail);
     }
     return colibri_read_ffn(view, i, d, detail);
 }
@@ -217,6 +238,25 @@ static int32_t colibri_check_description(const colibri_view *view, uint32_t laye
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, 1, 0);
     }
     return d->ffn == COLIBRI_FFN_MOE ? colibri_check_router(view, layer, d, detail) : COLIBRI_OK;
+}
+
+/* The same for what colibri_read_extra reads. */
+static int32_t colibri_check_extra(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                   colibri_detail *detail)
+{
+    uint32_t clamped = d->activation == COLIBRI_ACTIVATION_CLAMPED || d->activation == COLIBRI_ACTIVATION_CLAMPED_PLUS_ONE;
+    uint64_t experts = d->ffn == COLIBRI_FFN_MOE ? d->experts : 1u;
+    uint64_t widest = experts * (d->ff > view->hidden ? d->ff : view->hidden);
+    if (d->has_limit != clamped || (clamped && !(d->swiglu_limit > 0.0f))) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, clamped, colibri_bits(d->swiglu_limit));
+    }
+    if (d->ffn_biases && widest > COLIBRI_VALUE_LIMIT) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT, widest);
+    }
+    if (d->chunk && d->window) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->window, d->chunk);
+    }
+    return COLIBRI_OK;
 }
 
 /* The tensors of one layer: each role at most once and of its shape, and every role that has a place is there. */
@@ -324,6 +364,7 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
     }
     status = status < 0 ? status : colibri_check_keys(view, cursor->layer, out, keys, detail);
     status = status < 0 ? status : colibri_check_description(view, cursor->layer, out, detail);
+    status = status < 0 ? status : colibri_check_extra(view, cursor->layer, out, detail);
     status = status < 0 ? status : colibri_layer_tensors(view, cursor, out, detail);
     out->first_expert = cursor->expert;
     if (status >= 0 && out->ffn == COLIBRI_FFN_MOE) {

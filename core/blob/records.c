@@ -92,21 +92,29 @@ static int32_t colibri_read_model_record(colibri_view *view, uint32_t i, colibri
     case COLIBRI_MODEL_LOGIT_MULTIPLIER:
         view->has_multipliers |= 2u;
         return colibri_record_f32(view, m, i, &view->logit_multiplier, detail);
-    default: return colibri_record_unknown(view, m, i, COLIBRI_MODEL_LOGIT_SOFTCAP, detail);
+    case COLIBRI_MODEL_LOGIT_SOFTCAP:
+        view->has_multipliers |= 4u;
+        return colibri_record_f32(view, m, i, &view->logit_softcap, detail);
+    case COLIBRI_MODEL_FINAL_NORM:
+        return colibri_record_u32(view, m, i, 0, COLIBRI_NORM_LAYER_BIAS, &view->final_norm, detail);
+    case COLIBRI_MODEL_HEAD_BIAS: return colibri_record_u32(view, m, i, 0, 1, &view->head_bias, detail);
+    default: return colibri_record_unknown(view, m, i, COLIBRI_MODEL_HEAD_BIAS, detail);
     }
 }
 
 static int32_t colibri_model_tensors(colibri_view *view, colibri_detail *detail)
 {
-    uint32_t seen = 0, last = 0;
+    uint8_t seen[COLIBRI_ROLE_ROOM];
+    colibri_shape shape;
+    uint32_t last = 0;
     uint32_t i = 0;
+    colibri_fill(seen, 0, sizeof seen);
     for (; i < view->table[COLIBRI_SECTION_TENSORS].count; i++) {
         const colibri_tensor *t = colibri_tensor_at(view, i);
-        colibri_shape shape;
         if (t->layer != COLIBRI_NO) {
             break;
         }
-        if (t->role <= last || !colibri_role_shape(view, 0, t->role, &shape) || (seen & 1u << t->role)) {
+        if (t->role <= last || !colibri_role_shape(view, 0, t->role, &shape) || seen[t->role]) {
             return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_ROLE, i,
                                   view->table[COLIBRI_SECTION_TENSORS].offset + (uint64_t)i * COLIBRI_TENSOR_BYTES, 0,
                                   t->role);
@@ -116,12 +124,12 @@ static int32_t colibri_model_tensors(colibri_view *view, colibri_detail *detail)
             return status;
         }
         last = t->role;
-        seen |= 1u << t->role;
-        seen |= t->second_role == COLIBRI_ROLE_HEAD ? 1u << COLIBRI_ROLE_HEAD : 0u;
+        seen[t->role] = 1;
+        seen[COLIBRI_ROLE_HEAD] |= t->second_role == COLIBRI_ROLE_HEAD;
     }
     view->model_tensors = i;
-    for (uint32_t role = COLIBRI_ROLE_EMBED; role <= COLIBRI_ROLE_FINAL_NORM; role++) {
-        if (!(seen & 1u << role)) {
+    for (uint32_t role = 0; role < COLIBRI_ROLE_ROOM; role++) {
+        if (!seen[role] && colibri_role_shape(view, 0, role, &shape)) {
             return colibri_refuse(detail, COLIBRI_ERROR_FORMAT, COLIBRI_SECTION_TENSORS, COLIBRI_FIELD_MISSING, role, 0,
                                   1, 0);
         }
@@ -145,7 +153,8 @@ int32_t colibri_read_model(colibri_view *view, colibri_detail *detail)
             return status;
         }
     }
-    if (!view->vocab || !view->hidden || !view->layers || !(view->final_eps >= 0.0f)) {
+    if (!view->vocab || !view->hidden || !view->layers || !(view->final_eps >= 0.0f) ||
+        ((view->has_multipliers & 4u) && !(view->logit_softcap > 0.0f))) {
         return colibri_record_fault(detail, COLIBRI_ERROR_FORMAT, view, COLIBRI_SECTION_MODEL, 0, COLIBRI_FIELD_MISSING,
                                     1, 0);
     }

@@ -29,6 +29,9 @@ static int colibri_model_shape(const colibri_view *view, uint32_t role, colibri_
     case COLIBRI_ROLE_EMBED:
     case COLIBRI_ROLE_HEAD: return colibri_matrix_shape(shape, view->vocab, view->hidden, 1);
     case COLIBRI_ROLE_FINAL_NORM: return colibri_vector_shape(shape, view->hidden, 1);
+    case COLIBRI_ROLE_FINAL_NORM_BIAS:
+        return colibri_vector_shape(shape, view->hidden, view->final_norm == COLIBRI_NORM_LAYER_BIAS);
+    case COLIBRI_ROLE_HEAD_BIAS: return colibri_vector_shape(shape, view->vocab, view->head_bias != 0u);
     default: return 0;
     }
 }
@@ -38,7 +41,7 @@ static int colibri_attention_shape(const colibri_view *view, const colibri_descr
 {
     uint32_t q = d->heads * d->head_dim;
     uint32_t kv = d->kv_heads * d->head_dim;
-    int norm = d->qk_norm != COLIBRI_QK_NORM_NONE;
+    int norm = d->qk_norm != COLIBRI_QK_NORM_NONE && d->qk_norm != COLIBRI_QK_NORM_L2_AFTER_ROPE;
     int wide = d->qk_norm == COLIBRI_QK_NORM_WIDTH;
     switch (role) {
     case COLIBRI_ROLE_ATTENTION_NORM: return colibri_vector_shape(shape, view->hidden, 1);
@@ -93,6 +96,30 @@ static int colibri_ffn_shape(const colibri_view *view, const colibri_description
     return present;
 }
 
+/* What some models have beside: biases of the feed-forward part, sinks, norms with a bias, norms of what is added. */
+static int colibri_extra_shape(const colibri_view *view, const colibri_description *d, uint32_t role,
+                               colibri_shape *shape)
+{
+    uint32_t experts = d->ffn == COLIBRI_FFN_MOE ? d->experts : 1u;
+    int biased = d->norm == COLIBRI_NORM_LAYER_BIAS;
+    switch (role) {
+    case COLIBRI_ROLE_FFN_GATE_BIAS:
+        return colibri_vector_shape(shape, experts * d->ff, (d->ffn_biases & COLIBRI_FFN_BIAS_GATE) != 0u);
+    case COLIBRI_ROLE_FFN_UP_BIAS:
+        return colibri_vector_shape(shape, experts * d->ff, (d->ffn_biases & COLIBRI_FFN_BIAS_UP) != 0u);
+    case COLIBRI_ROLE_FFN_DOWN_BIAS:
+        return colibri_vector_shape(shape, experts * view->hidden, (d->ffn_biases & COLIBRI_FFN_BIAS_DOWN) != 0u);
+    case COLIBRI_ROLE_SINKS: return colibri_vector_shape(shape, d->heads, d->sinks != 0u);
+    case COLIBRI_ROLE_ATTENTION_NORM_BIAS:
+    case COLIBRI_ROLE_FFN_NORM_BIAS: return colibri_vector_shape(shape, view->hidden, biased);
+    case COLIBRI_ROLE_POST_ATTENTION_NORM:
+        return colibri_vector_shape(shape, view->hidden, (d->post_norms & COLIBRI_POST_NORM_ATTENTION) != 0u);
+    case COLIBRI_ROLE_POST_FFN_NORM:
+        return colibri_vector_shape(shape, view->hidden, (d->post_norms & COLIBRI_POST_NORM_FFN) != 0u);
+    default: return 0;
+    }
+}
+
 int colibri_role_shape(const colibri_view *view, const colibri_description *layer, uint32_t role,
                        colibri_shape *shape)
 {
@@ -101,6 +128,9 @@ int colibri_role_shape(const colibri_view *view, const colibri_description *laye
     }
     if (role < COLIBRI_ROLE_FFN_NORM) {
         return colibri_attention_shape(view, layer, role, shape);
+    }
+    if (role >= COLIBRI_ROLE_FFN_GATE_BIAS && role <= COLIBRI_ROLE_POST_FFN_NORM) {
+        return colibri_extra_shape(view, layer, role, shape);
     }
     return colibri_ffn_shape(view, layer, role, shape);
 }

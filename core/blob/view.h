@@ -29,15 +29,18 @@ typedef struct colibri_view {
     uint32_t hidden;
     uint32_t layers;
     uint32_t trained_context;
-    uint32_t has_multipliers;                   /* bit 0: embed, bit 1: logit */
+    uint32_t has_multipliers;                   /* bit 0: embed, bit 1: logit, bit 2: soft-cap */
     float final_eps;
     float embed_multiplier;
     float logit_multiplier;
     uint32_t model_tensors;                     /* tensors that are not a layer's: the first of the table */
-    uint32_t reserved[2];
+    float logit_softcap;
+    uint32_t final_norm;                        /* colibri_norm */
+    uint32_t head_bias;
+    uint32_t reserved;
     colibri_table table[COLIBRI_TABLE_ROOM];    /* by section type, 1 .. 16 */
 } colibri_view;
-COLIBRI_ASSERT_SIZE(colibri_view, 80 + 24 * COLIBRI_TABLE_ROOM);
+COLIBRI_ASSERT_SIZE(colibri_view, 88 + 24 * COLIBRI_TABLE_ROOM);
 
 /* One layer's description, complete and checked. */
 typedef struct colibri_description {
@@ -61,6 +64,13 @@ typedef struct colibri_description {
     uint32_t shared_gate;
     uint32_t has_residual_multiplier;
     uint32_t has_clip;
+    uint32_t sinks;
+    uint32_t activation;
+    uint32_t has_limit;
+    uint32_t ffn_biases;
+    uint32_t norm;
+    uint32_t post_norms;
+    uint32_t chunk;                             /* 0 = none */
     float score_scale;
     float eps;
     float router_scale;
@@ -69,6 +79,7 @@ typedef struct colibri_description {
     float router_jitter;
     float residual_multiplier;
     float clip_qkv;
+    float swiglu_limit;
     uint64_t expert_run;
     uint32_t first_expert;                      /* of this layer, in EXPERT_SUMS */
     uint32_t tensor[COLIBRI_ROLE_ROOM];         /* index into TENSORS by role, COLIBRI_NO = none */

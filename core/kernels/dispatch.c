@@ -61,6 +61,16 @@ int colibri_gate(uint32_t kernel, float *g, const float *u, uint32_t n)
     COLIBRI_DISPATCH(COLIBRI_GIVE, gate, (g, u, n))
 }
 
+int colibri_gate_as(uint32_t kernel, float *g, const float *u, uint32_t n, uint32_t kind, float limit)
+{
+    COLIBRI_DISPATCH(COLIBRI_GIVE, gate_as, (g, u, n, kind, limit))
+}
+
+int colibri_layer_norm(uint32_t kernel, float *y, const float *x, const float *w, const float *b, uint32_t n, float eps)
+{
+    COLIBRI_DISPATCH(COLIBRI_GIVE, layer_norm, (y, x, w, b, n, eps))
+}
+
 void colibri_add_scaled(uint32_t kernel, float *y, const float *x, float w, uint32_t n)
 {
     COLIBRI_DISPATCH(COLIBRI_DO, add_scaled, (y, x, w, n))

@@ -102,6 +102,16 @@ int colibri_relaxed_gate(float *g, const float *u, uint32_t n)
     return colibri_simd128_gate(g, u, n);
 }
 
+int colibri_relaxed_gate_as(float *g, const float *u, uint32_t n, uint32_t kind, float limit)
+{
+    return colibri_simd128_gate_as(g, u, n, kind, limit);
+}
+
+int colibri_relaxed_layer_norm(float *y, const float *x, const float *w, const float *b, uint32_t n, float eps)
+{
+    return colibri_simd128_layer_norm(y, x, w, b, n, eps);
+}
+
 void colibri_relaxed_add_scaled(float *y, const float *x, float w, uint32_t n)
 {
     colibri_simd128_add_scaled(y, x, w, n);

@@ -10,8 +10,9 @@ void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer)
 {
     uint64_t d = layer->d.head_dim;
     uint64_t positions = colibri_round_up(limits->context, COLIBRI_TILE_ROWS);
-    if (layer->d.window) {
-        uint64_t ring = colibri_round_up((uint64_t)layer->d.window + limits->batch + limits->rewind, COLIBRI_TILE_ROWS);
+    uint32_t seen = layer->d.window ? layer->d.window : layer->d.chunk;
+    if (seen) {
+        uint64_t ring = colibri_round_up((uint64_t)seen + limits->batch + limits->rewind, COLIBRI_TILE_ROWS);
         positions = ring < positions ? ring : positions;
     }
     layer->kv_tiles = (uint32_t)(positions / COLIBRI_TILE_ROWS);
@@ -87,6 +88,17 @@ static void colibri_rotate_heads(const colibri_session *s, const colibri_layer *
     }
 }
 
+/* x * r with the r of RMSNorm: no weights. */
+static int colibri_norm_plain(float *x, uint32_t n, float eps)
+{
+    float sum = colibri_sum16_squares(x, n);
+    float r = 1.0f / colibri_sqrt(sum / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = x[i] * r;
+    }
+    return colibri_magnitude(sum) >= COLIBRI_INFINITY_BITS;
+}
+
 /* Per head, or all heads as one vector. */
 static int colibri_norm_heads(uint32_t kernel, const colibri_layer *layer, float *x, uint32_t heads, const float *w)
 {
@@ -96,9 +108,19 @@ static int colibri_norm_heads(uint32_t kernel, const colibri_layer *layer, float
     }
     for (uint32_t h = 0; h < heads; h++) {
         float *v = x + (uint64_t)h * layer->d.head_dim;
-        bad |= colibri_rms_norm(kernel, v, v, w, layer->d.head_dim, layer->d.eps);
+        if (layer->d.qk_norm == COLIBRI_QK_NORM_L2_AFTER_ROPE) {
+            bad |= colibri_norm_plain(v, layer->d.head_dim, layer->d.eps);
+        } else {
+            bad |= colibri_rms_norm(kernel, v, v, w, layer->d.head_dim, layer->d.eps);
+        }
     }
     return bad;
+}
+
+static int colibri_norm_qk(const colibri_session *s, const colibri_layer *layer, float *q, float *k)
+{
+    return colibri_norm_heads(s->kernel, layer, q, layer->d.heads, colibri_vector_at(s, &layer->q_norm)) |
+           colibri_norm_heads(s->kernel, layer, k, layer->d.kv_heads, colibri_vector_at(s, &layer->k_norm));
 }
 
 /* Clamp to +- limit; what is not finite is found by its bits first. */
@@ -174,9 +196,8 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     const float *v = k + layer->k.rows;
     uint32_t tile = state->position / COLIBRI_TILE_ROWS, lane = state->position % COLIBRI_TILE_ROWS;
     int bad = 0;
-    if (layer->d.qk_norm != COLIBRI_QK_NORM_NONE) {
-        bad |= colibri_norm_heads(s->kernel, layer, q, layer->d.heads, colibri_vector_at(s, &layer->q_norm));
-        bad |= colibri_norm_heads(s->kernel, layer, k, layer->d.kv_heads, colibri_vector_at(s, &layer->k_norm));
+    if (layer->d.qk_norm == COLIBRI_QK_NORM_HEAD || layer->d.qk_norm == COLIBRI_QK_NORM_WIDTH) {
+        bad |= colibri_norm_qk(s, layer, q, k);
     }
     if (layer->d.has_clip) {                    /* q, k and v lie one behind the other */
         bad |= colibri_clip(q, layer->q.rows + layer->k.rows + layer->v.rows, layer->d.clip_qkv);
@@ -184,6 +205,9 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     if (layer->d.rope != COLIBRI_NO) {
         /* k lies behind q */
         colibri_rotate_heads(s, layer, q, layer->d.heads + layer->d.kv_heads, state->position);
+    }
+    if (layer->d.qk_norm >= COLIBRI_QK_NORM_HEAD_AFTER_ROPE) {
+        bad |= colibri_norm_qk(s, layer, q, k);
     }
     /* a cache of halves would make an infinity 65504 */
     bad |= colibri_amax_bits(s->kernel, k, layer->k.rows + layer->v.rows) >= COLIBRI_INFINITY_BITS;
@@ -223,6 +247,7 @@ static void colibri_query_add(const colibri_session *s, const colibri_layer *lay
     q->head[q->count] = head;
     q->last[q->count] = last;
     q->first[q->count] = layer->d.window && last + 1u > layer->d.window ? last + 1u - layer->d.window : 0u;
+    q->first[q->count] = layer->d.chunk ? last - last % layer->d.chunk : q->first[q->count];
     q->count++;
 }
 
@@ -286,7 +311,8 @@ static void colibri_attend_queries(colibri_session *s, const colibri_layer *laye
         colibri_scores(s, layer, q, rows, (float *)(void *)scratch, m.base, last);
     }
     for (uint32_t i = 0; i < q->count && !bad; i++) {
-        colibri_score_span span = {m.base, q->first[i], q->last[i], layer->d.score_scale};
+        colibri_score_span span = {m.base, q->first[i], q->last[i], layer->d.score_scale, layer->d.sinks, 0.0f};
+        span.sink = layer->d.sinks ? colibri_vector_at(s, &layer->sinks)[q->head[i]] : 0.0f;
         m.first[i] = q->first[i];
         m.last[i] = q->last[i];
         m.out[i] = (float *)(uintptr_t)colibri_buffer_row(s, &s->layout.attended, q->row[i]).x +

@@ -264,6 +264,10 @@ void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t first,
     colibri_gated ffn;
     ffn.gate = &layer->expert_gate;
     ffn.up = &layer->expert_up;
+    ffn.weight = colibri_pool_floats(s, layer->chosen_weight);
+    ffn.weight = layer->d.router_weight_on == COLIBRI_ROUTER_ON_INPUT ? ffn.weight : 0;
+    ffn.activation = layer->d.activation;
+    ffn.limit = layer->d.swiglu_limit;
     ffn.out = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
     ffn.top_k = layer->d.top_k;
     ffn.weight = colibri_pool_floats(s, layer->chosen_weight);
@@ -271,7 +275,10 @@ void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t first,
     while (count) {
         uint32_t index = s->pass_first + first / groups, group = first % groups;
         uint32_t part = groups - group < count ? groups - group : count;
+        uint32_t expert = colibri_distinct_at(s, index)->expert;
         ffn.base = colibri_run_at(s, layer, colibri_distinct_at(s, index));
+        ffn.gate_bias = colibri_bias_at(s, &layer->ffn_gate_bias, expert, layer->d.ff);
+        ffn.up_bias = colibri_bias_at(s, &layer->ffn_up_bias, expert, layer->d.ff);
         ffn.pairs = colibri_pool_words(s, s->layout.pairs) + first_pair[index];
         ffn.rows = first_pair[index + 1u] - first_pair[index];
         colibri_gated_groups(s, &ffn, group, part, worker);
@@ -280,12 +287,12 @@ void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t first,
     }
 }
 
-/* y = y + w * out for one strip of one expert, all its rows; w = 1 where it met the input. */
+/* y = y + w * (out + bias) for one strip of one expert, all its rows; w = 1 where it met the input. bias may be null. */
 static void colibri_expert_strip(colibri_session *s, const colibri_layer *layer, const colibri_strip *strip,
-                                 const colibri_buffer *in, const uint32_t *pairs, uint32_t rows)
+                                 const float *bias, const colibri_buffer *in, const uint32_t *pairs, uint32_t rows)
 {
-    const float *weight = colibri_pool_floats(s, layer->chosen_weight);
     int on_input = layer->d.router_weight_on == COLIBRI_ROUTER_ON_INPUT;
+    const float *weight = colibri_pool_floats(s, layer->chosen_weight);
     for (uint32_t i = 0; i < rows; i += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(rows - i);
         colibri_activation h[COLIBRI_ROWS_AT_ONCE] = {{0, 0}};
@@ -296,6 +303,9 @@ static void colibri_expert_strip(colibri_session *s, const colibri_layer *layer,
         colibri_strip_times(s, strip, h, count, i != 0u, acc[0]);
         for (uint32_t k = 0; k < count; k++) {
             float *y = colibri_mixed_at(s, pairs[i + k] / layer->d.top_k) + strip->first;
+            for (uint32_t r = 0; bias && r < strip->lanes; r++) {
+                acc[k][r] = acc[k][r] + bias[strip->first + r];
+            }
             colibri_add_scaled(s->kernel, y, acc[k], on_input ? 1.0f : weight[pairs[i + k]], strip->lanes);
         }
     }
@@ -311,9 +321,11 @@ void colibri_expert_down(colibri_session *s, uint32_t layer_index, uint32_t firs
     colibri_buffer in = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
     for (uint32_t d = s->pass_first; d < s->pass_end; d++) {
         const uint8_t *run = colibri_run_at(s, layer, colibri_distinct_at(s, d));
+        const float *bias = colibri_bias_at(s, &layer->ffn_down_bias, colibri_distinct_at(s, d)->expert, s->view.hidden);
         for (uint32_t unit = first; unit < first + count; unit++) {
             colibri_strip strip = colibri_strip_at(s, &layer->expert_down, run, unit, 1);
-            colibri_expert_strip(s, layer, &strip, &in, pairs + first_pair[d], first_pair[d + 1u] - first_pair[d]);
+            colibri_expert_strip(s, layer, &strip, bias, &in, pairs + first_pair[d],
+                                 first_pair[d + 1u] - first_pair[d]);
         }
     }
 }

@@ -1,6 +1,6 @@
 /*
- * ffn.c: the gated product of a feed-forward network, h = silu(gate . x) * (up . x), in groups of 32 columns: the
- * groups a quantized down matrix reads, so that a unit always makes whole groups.
+ * ffn.c: the gated product of a feed-forward network, h = silu(gate . x) * (up . x) or another colibri_activation_kind,
+ * in groups of 32 columns: the groups a quantized down matrix reads, so that a unit always makes whole groups.
  */
 #include "nn/session.h"
 
@@ -10,17 +10,33 @@ static uint32_t colibri_gated_row(const colibri_gated *ffn, uint32_t i)
     return ffn->pairs ? ffn->pairs[i] / ffn->top_k : i;
 }
 
-/* g = silu(g) * u becomes columns first .. of row i's output. */
+/* Columns first .. of gate and up of one pair, or row: its weight and the biases if there are some, then the product. */
+static int colibri_activate(const colibri_session *s, const colibri_gated *ffn, uint32_t pair, uint32_t first,
+                            uint32_t count, float *g, float *u)
+{
+    for (uint32_t r = 0; ffn->weight && r < count; r++) {
+        g[r] = g[r] * ffn->weight[pair];
+        u[r] = u[r] * ffn->weight[pair];
+    }
+    for (uint32_t r = 0; ffn->gate_bias && r < count; r++) {
+        g[r] = g[r] + ffn->gate_bias[first + r];
+    }
+    for (uint32_t r = 0; ffn->up_bias && r < count; r++) {
+        u[r] = u[r] + ffn->up_bias[first + r];
+    }
+    if (ffn->activation == COLIBRI_ACTIVATION_SILU) {
+        return colibri_gate(s->kernel, g, u, count);
+    }
+    return colibri_gate_as(s->kernel, g, u, count, ffn->activation, ffn->limit);
+}
+
+/* The gated product of g and u becomes columns first .. of row i's output. */
 static void colibri_gated_put(colibri_session *s, const colibri_gated *ffn, uint32_t i, float *g, float *u,
                               uint32_t first, uint32_t count, uint32_t worker)
 {
-    uint32_t row = ffn->pairs ? ffn->pairs[i] : i;
-    colibri_activation h = colibri_buffer_row(s, &ffn->out, row);
-    for (uint32_t c = 0; c < count && ffn->weight; c++) {      /* on the input: products are linear */
-        g[c] = g[c] * ffn->weight[row];
-        u[c] = u[c] * ffn->weight[row];
-    }
-    int bad = colibri_gate(s->kernel, g, u, count);
+    uint32_t pair = ffn->pairs ? ffn->pairs[i] : i;
+    colibri_activation h = colibri_buffer_row(s, &ffn->out, pair);
+    int bad = colibri_activate(s, ffn, pair, first, count, g, u);
     if (!ffn->out.quantized) {
         colibri_copy((float *)(uintptr_t)h.x + first, g, count * 4u);
     } else if (!bad) {

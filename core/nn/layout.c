@@ -11,7 +11,7 @@ typedef struct colibri_widths {
     uint64_t macs;
     uint64_t expert_run;
     uint32_t projected, attended, ops;
-    uint32_t moe;
+    uint32_t mixed;                             /* some layer gathers what it adds to the residual */
     uint32_t selects;                           /* some layer chooses its experts by other numbers than their scores */
 } colibri_widths;
 
@@ -76,7 +76,7 @@ static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *li
         w->macs = colibri_most(w->macs, (uint64_t)colibri_rows_at_once(limits->batch) * d->experts * view->hidden);
         w->chosen_rows += d->top_k;
         w->expert_run = colibri_most(w->expert_run, d->expert_run);
-        w->moe = 1;
+        w->mixed = 1;
         w->selects |= (uint32_t)colibri_router_selects(d);
         layout->expert_bytes += d->expert_run * d->experts;
         layout->expert_count += d->experts;
@@ -90,6 +90,7 @@ static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *li
                       1u << colibri_role_kind(view, d, COLIBRI_ROLE_SHARED_UP);
         w->macs = colibri_most(w->macs, strip * d->shared_ff);
     }
+    w->mixed |= d->post_norms;
     layout->quantize_norm |= (norm_kinds >> COLIBRI_KIND_Q8) != 0u;
 }
 
@@ -118,7 +119,7 @@ static void colibri_widen_attention(const colibri_view *view, const colibri_limi
     layout->kv_bytes_per_token += tile * d->kv_heads / COLIBRI_TILE_ROWS;
     layout->quantize_norm |= (kinds >> COLIBRI_KIND_Q8) != 0u;
     layout->quantize_attended |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_O)) != 0;
-    layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, colibri_score_lanes(limits, d->window));
+    layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, colibri_score_lanes(limits, d->window ? d->window : d->chunk));
     layout->head_dim = (uint32_t)colibri_most(layout->head_dim, d->head_dim);
     uint32_t score_rows = colibri_rows_at_once(limits->batch * (d->heads / d->kv_heads));
     layout->score_rows = (uint32_t)colibri_most(layout->score_rows, score_rows);
@@ -171,7 +172,7 @@ static void colibri_carve_activations(const colibri_view *view, const colibri_li
     colibri_buffer_shape(&layout->attended, w->attended, 1, layout->quantize_attended != 0u);
     layout->attended.offset = colibri_arena_take(arena, limits->batch, layout->attended.stride);
     layout->gated = colibri_arena_take(arena, 1, w->gated);
-    layout->mixed = colibri_arena_take(arena, w->moe ? limits->batch : 0u, (uint64_t)view->hidden * 4u);
+    layout->mixed = colibri_arena_take(arena, w->mixed ? limits->batch : 0u, (uint64_t)view->hidden * 4u);
 }
 
 static void colibri_carve_scratch(const colibri_view *view, const colibri_limits *limits, const colibri_widths *w,
@@ -190,10 +191,10 @@ static void colibri_carve_scratch(const colibri_view *view, const colibri_limits
     colibri_arena_region(arena, COLIBRI_REGION_ROUTING);
     layout->router_stride = 16u * colibri_tiles(layout->max_experts) * (w->selects ? 2u : 1u);
     layout->router_logits = colibri_arena_take(arena, limits->batch, (uint64_t)layout->router_stride * 4u);
-    layout->shared_switch = colibri_arena_take(arena, w->moe ? limits->batch : 0u, 4);
+    layout->shared_switch = colibri_arena_take(arena, layout->expert_count ? limits->batch : 0u, 4);
     layout->pairs = colibri_arena_take(arena, pairs, 4);
     layout->distinct = colibri_arena_take(arena, distinct, 8);
-    layout->first_pair = colibri_arena_take(arena, w->moe ? distinct + 1u : 0u, 4);
+    layout->first_pair = colibri_arena_take(arena, layout->expert_count ? distinct + 1u : 0u, 4);
     layout->chosen = colibri_arena_take(arena, w->chosen_rows * limits->batch, 8);
 
     colibri_arena_region(arena, COLIBRI_REGION_LOGITS);
@@ -230,7 +231,7 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     colibri_arena_region(arena, COLIBRI_REGION_RESIDENT);
     layout->resident = colibri_arena_take(arena, (limits->flags & COLIBRI_LIMIT_RESIDENT_COPY) != 0u,
                                           layout->resident_bytes);
-    int streamed = (limits->flags & COLIBRI_LIMIT_STREAM_EXPERTS) && w.moe;
+    int streamed = (limits->flags & COLIBRI_LIMIT_STREAM_EXPERTS) && layout->expert_count;
     layout->slot_count = streamed ? limits->slots : 0u;
     layout->slot_bytes = w.expert_run;
     colibri_arena_region(arena, COLIBRI_REGION_SLOTS);
@@ -301,6 +302,14 @@ static void colibri_layer_resolve(const colibri_session *s, colibri_layer *layer
     layer->router = colibri_resolve(s, t[COLIBRI_ROLE_ROUTER]);
     layer->router_bias = colibri_resolve(s, t[COLIBRI_ROLE_ROUTER_BIAS]);
     layer->shared_switch = colibri_resolve(s, t[COLIBRI_ROLE_SHARED_SWITCH]);
+    layer->ffn_gate_bias = colibri_resolve(s, t[COLIBRI_ROLE_FFN_GATE_BIAS]);
+    layer->ffn_up_bias = colibri_resolve(s, t[COLIBRI_ROLE_FFN_UP_BIAS]);
+    layer->ffn_down_bias = colibri_resolve(s, t[COLIBRI_ROLE_FFN_DOWN_BIAS]);
+    layer->sinks = colibri_resolve(s, t[COLIBRI_ROLE_SINKS]);
+    layer->attention_norm_bias = colibri_resolve(s, t[COLIBRI_ROLE_ATTENTION_NORM_BIAS]);
+    layer->ffn_norm_bias = colibri_resolve(s, t[COLIBRI_ROLE_FFN_NORM_BIAS]);
+    layer->post_attention_norm = colibri_resolve(s, t[COLIBRI_ROLE_POST_ATTENTION_NORM]);
+    layer->post_ffn_norm = colibri_resolve(s, t[COLIBRI_ROLE_POST_FFN_NORM]);
     layer->expert_gate = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_GATE);
     layer->expert_up = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_UP);
     layer->expert_down = colibri_resolve_expert(s, &layer->d, COLIBRI_ROLE_EXPERT_DOWN);
@@ -335,6 +344,8 @@ int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail)
         switch (t->role) {
         case COLIBRI_ROLE_EMBED: s->embed = colibri_resolve(s, i); break;
         case COLIBRI_ROLE_HEAD: s->head = colibri_resolve(s, i); break;
+        case COLIBRI_ROLE_FINAL_NORM_BIAS: s->final_norm_bias = colibri_resolve(s, i); break;
+        case COLIBRI_ROLE_HEAD_BIAS: s->head_bias = colibri_resolve(s, i); break;
         default: s->final_norm = colibri_resolve(s, i); break;
         }
         if (t->second_role == COLIBRI_ROLE_HEAD) {

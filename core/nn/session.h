@@ -25,6 +25,8 @@ typedef struct colibri_layer {
     colibri_weight attention_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
     colibri_weight ffn_norm, gate, up, down;    /* gate, up, down: dense or shared expert */
     colibri_weight router, router_bias, expert_gate, expert_up, expert_down, shared_switch;
+    colibri_weight ffn_gate_bias, ffn_up_bias, ffn_down_bias;       /* of the routed experts, or of the dense FFN */
+    colibri_weight sinks, attention_norm_bias, ffn_norm_bias, post_attention_norm, post_ffn_norm;
     uint64_t expert_offset;                     /* of expert 0's run in the file */
     uint64_t kv_offset;                         /* of this layer inside one sequence's cache */
     uint64_t k_tile_bytes, v_tile_bytes;
@@ -108,7 +110,7 @@ struct colibri_session {
     colibri_limits limits;
     colibri_hooks hooks;
     colibri_layout layout;
-    colibri_weight embed, head, final_norm;
+    colibri_weight embed, head, final_norm, final_norm_bias, head_bias;
     /* the tape's position */
     uint32_t op, unit, units, prepared;
     uint32_t unit_first;                        /* of the range announced to the workers */
@@ -224,9 +226,19 @@ static inline uint32_t colibri_rows_at_once(uint32_t rest)
     return rest < COLIBRI_ROWS_AT_ONCE ? rest : COLIBRI_ROWS_AT_ONCE;
 }
 
+/* A bias of an expert (0 of a dense network), null where there is none. columns: of one expert. */
+static inline const float *colibri_bias_at(const colibri_session *s, const colibri_weight *w, uint32_t expert,
+                                           uint32_t columns)
+{
+    return w->rows ? colibri_vector_at(s, w) + (uint64_t)expert * columns : 0;
+}
+
 /* A gated feed-forward network, up to its down matrix. */
 typedef struct colibri_gated {
     const colibri_weight *gate, *up;
+    const float *gate_bias, *up_bias;           /* null: none */
+    uint32_t activation, reserved;
+    float limit;
     const uint8_t *base;                        /* of the expert's run, null for any other matrix */
     const float *weight;                        /* by output row: what the input is multiplied by, null = nothing */
     colibri_buffer out;

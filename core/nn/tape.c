@@ -11,11 +11,17 @@ uint32_t colibri_tape_layer_ops(const colibri_description *d, colibri_op *ops, u
                                         COLIBRI_OP_QUANTIZE, COLIBRI_OP_PROJECT, COLIBRI_OP_FFN_NORM};
     uint32_t n = 0;
     for (uint32_t i = 0; i < sizeof attention; i++) {
+        if (attention[i] == COLIBRI_OP_FFN_NORM && (d->post_norms & COLIBRI_POST_NORM_ATTENTION)) {
+            ops[n++].kind = COLIBRI_OP_ADD_ATTENTION;
+        }
         ops[n++].kind = attention[i];
     }
     if (d->ffn == COLIBRI_FFN_DENSE) {
         ops[n++].kind = COLIBRI_OP_DENSE_UP;
         ops[n++].kind = COLIBRI_OP_DENSE_DOWN;
+        if (d->post_norms & COLIBRI_POST_NORM_FFN) {
+            ops[n++].kind = COLIBRI_OP_COMBINE;
+        }
     } else {
         ops[n++].kind = COLIBRI_OP_ROUTE;
         ops[n++].kind = COLIBRI_OP_EXPERT_UP;
@@ -116,12 +122,26 @@ static void colibri_embed_row(colibri_session *s, uint32_t row)
     }
 }
 
+typedef struct colibri_norm_weights {
+    uint32_t kind;                              /* colibri_norm */
+    float eps;
+    const colibri_weight *w, *bias;
+} colibri_norm_weights;
+
 /* x to row `row` of the norm buffer, quantized too where some matrix wants it so. */
-static void colibri_norm_row(colibri_session *s, const float *x, const colibri_weight *w, float eps, uint32_t row,
+static void colibri_norm_row(colibri_session *s, const float *x, const colibri_norm_weights *norm, uint32_t row,
                              uint32_t worker)
 {
     colibri_activation a = colibri_buffer_row(s, &s->layout.norm, row);
-    int bad = colibri_rms_norm(s->kernel, (float *)(uintptr_t)a.x, x, colibri_vector_at(s, w), s->view.hidden, eps);
+    float *y = (float *)(uintptr_t)a.x;
+    const float *w = colibri_vector_at(s, norm->w);
+    const float *bias = norm->bias->rows ? colibri_vector_at(s, norm->bias) : 0;
+    int bad;
+    if (norm->kind == COLIBRI_NORM_RMS) {
+        bad = colibri_rms_norm(s->kernel, y, x, w, s->view.hidden, norm->eps);
+    } else {
+        bad = colibri_layer_norm(s->kernel, y, x, w, bias, s->view.hidden, norm->eps);
+    }
     if (!bad && s->layout.norm.quantized) {
         bad = colibri_quantize_row(s->kernel, a.x, s->view.hidden, (colibri_group *)(uintptr_t)a.groups);
     }
@@ -193,21 +213,34 @@ static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, ui
     }
 }
 
-/* One strip of a matrix back to the residual: x = x + (acc + bias), times the residual multiplier if there is one. */
+/* y onto the residual: x = x + y, times the residual multiplier if there is one. */
+static void colibri_add_residual(const colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t first,
+                                 const float *y, uint32_t count)
+{
+    float *x = colibri_residual_at(s, row) + first;
+    for (uint32_t r = 0; r < count; r++) {
+        x[r] = x[r] + (layer->d.has_residual_multiplier ? y[r] * layer->d.residual_multiplier : y[r]);
+    }
+}
+
+/* One strip of a matrix back to the residual: x = x + (acc + bias); or aside, where a norm of it is added later. */
 static void colibri_residual_strip(colibri_session *s, const colibri_layer *layer, const colibri_weight *w,
-                                   const colibri_weight *bias, const colibri_buffer *in, uint32_t unit)
+                                   const colibri_weight *bias, const colibri_buffer *in, uint32_t aside, uint32_t unit)
 {
     colibri_strip strip = colibri_strip_at(s, w, 0, unit, 1);
-    const float *add = bias ? colibri_strip_bias(s, &strip, bias) : 0;
+    const float *add = colibri_strip_bias(s, &strip, bias);
     for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(s->row_count - row);
         float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
         colibri_strip_rows(s, &strip, in, row, count, acc);
         for (uint32_t i = 0; i < count; i++) {
-            float *x = colibri_residual_at(s, row + i) + strip.first;
-            for (uint32_t r = 0; r < strip.lanes; r++) {
-                float y = add ? acc[i][r] + add[r] : acc[i][r];
-                x[r] = x[r] + (layer->d.has_residual_multiplier ? y * layer->d.residual_multiplier : y);
+            for (uint32_t r = 0; add && r < strip.lanes; r++) {
+                acc[i][r] = acc[i][r] + add[r];
+            }
+            if (aside) {
+                colibri_copy(colibri_mixed_at(s, row + i) + strip.first, acc[i], strip.lanes * 4u);
+            } else {
+                colibri_add_residual(s, layer, row + i, strip.first, acc[i], strip.lanes);
             }
         }
     }
@@ -230,18 +263,27 @@ static void colibri_shared_down_strip(colibri_session *s, const colibri_layer *l
     }
 }
 
-static void colibri_combine_row(colibri_session *s, const colibri_layer *layer, uint32_t row)
+/* What was gathered aside onto the residual, through a norm of its own where there is one. */
+static void colibri_combine_row(colibri_session *s, const colibri_layer *layer, const colibri_weight *norm, uint32_t row,
+                                uint32_t worker)
 {
-    const float *y = colibri_mixed_at(s, row);
-    float *x = colibri_residual_at(s, row);
-    for (uint32_t c = 0; c < s->view.hidden; c++) {
-        x[c] = x[c] + (layer->d.has_residual_multiplier ? y[c] * layer->d.residual_multiplier : y[c]);
+    float *y = colibri_mixed_at(s, row);
+    if (norm->rows && colibri_rms_norm(s->kernel, y, y, colibri_vector_at(s, norm), s->view.hidden, layer->d.eps)) {
+        colibri_fault(s, worker);
     }
+    colibri_add_residual(s, layer, row, 0, y, s->view.hidden);
+}
+
+/* c * tanh(z / c) = c * (2 sigmoid(2 z / c) - 1); not for what is not finite. */
+static float colibri_soft_cap(float z, float c)
+{
+    return c * (2.0f * colibri_sigmoid(2.0f * (z / c)) - 1.0f);
 }
 
 static void colibri_head_strip(colibri_session *s, uint32_t unit, uint32_t worker)
 {
     colibri_strip strip = colibri_strip_at(s, &s->head, 0, unit, 1);
+    const float *add = colibri_strip_bias(s, &strip, &s->head_bias);
     for (uint32_t row = 0; row < s->logit_count; row += COLIBRI_ROWS_AT_ONCE) {
         uint32_t count = colibri_rows_at_once(s->logit_count - row);
         float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
@@ -249,10 +291,14 @@ static void colibri_head_strip(colibri_session *s, uint32_t unit, uint32_t worke
         for (uint32_t i = 0; i < count; i++) {
             float *out = colibri_pool_floats(s, s->layout.logits + (row + i) * s->layout.logit_stride) + strip.first;
             for (uint32_t r = 0; r < strip.lanes; r++) {
-                out[r] = s->view.has_multipliers & 2u ? acc[i][r] * s->view.logit_multiplier : acc[i][r];
+                float z = add ? acc[i][r] + add[r] : acc[i][r];
+                out[r] = s->view.has_multipliers & 2u ? z * s->view.logit_multiplier : z;
             }
             if (colibri_amax_bits(s->kernel, out, strip.lanes) >= COLIBRI_INFINITY_BITS) {
                 colibri_fault(s, worker);
+            }
+            for (uint32_t r = 0; (s->view.has_multipliers & 4u) && r < strip.lanes; r++) {
+                out[r] = colibri_soft_cap(out[r], s->view.logit_softcap);
             }
         }
     }
@@ -261,7 +307,8 @@ static void colibri_head_strip(colibri_session *s, uint32_t unit, uint32_t worke
 static void colibri_final_norm_row(colibri_session *s, uint32_t index, uint32_t worker)
 {
     uint32_t row = colibri_pool_words(s, s->layout.logit_row)[index];
-    colibri_norm_row(s, colibri_residual_at(s, row), &s->final_norm, s->view.final_eps, index, worker);
+    colibri_norm_weights norm = {s->view.final_norm, s->view.final_eps, &s->final_norm, &s->final_norm_bias};
+    colibri_norm_row(s, colibri_residual_at(s, row), &norm, index, worker);
 }
 
 /* Groups of a dense or shared FFN's gated product, for every row. */
@@ -273,6 +320,14 @@ static void colibri_up_groups(colibri_session *s, const colibri_layer *layer, ui
     ffn.up = &layer->up;
     ffn.base = 0;
     ffn.weight = 0;
+    ffn.gate_bias = 0;
+    ffn.up_bias = 0;
+    if (layer->d.ffn == COLIBRI_FFN_DENSE) {    /* a shared expert has no biases */
+        ffn.gate_bias = colibri_bias_at(s, &layer->ffn_gate_bias, 0, layer->d.ff);
+        ffn.up_bias = colibri_bias_at(s, &layer->ffn_up_bias, 0, layer->d.ff);
+    }
+    ffn.activation = layer->d.activation;
+    ffn.limit = layer->d.swiglu_limit;
     ffn.out = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
     ffn.pairs = 0;
     ffn.top_k = 0;
@@ -283,29 +338,37 @@ static void colibri_up_groups(colibri_session *s, const colibri_layer *layer, ui
 static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t unit, uint32_t worker)
 {
     const colibri_layer *layer = colibri_layer_at(s, op->layer);
+    colibri_norm_weights norm = {layer->d.norm, layer->d.eps, &layer->attention_norm, &layer->attention_norm_bias};
     colibri_buffer gated;
     switch (op->kind) {
     case COLIBRI_OP_EMBED: colibri_embed_row(s, unit); break;
     case COLIBRI_OP_ATTENTION_NORM:
-        colibri_norm_row(s, colibri_residual_at(s, unit), &layer->attention_norm, layer->d.eps, unit, worker);
+        colibri_norm_row(s, colibri_residual_at(s, unit), &norm, unit, worker);
         break;
     case COLIBRI_OP_QKV: colibri_qkv_strip(s, layer, unit); break;
     case COLIBRI_OP_PLACE: colibri_place_row(s, layer, unit, worker); break;
     case COLIBRI_OP_ATTEND: colibri_attend(s, layer, unit, worker); break;
     case COLIBRI_OP_QUANTIZE: colibri_quantize_attended(s, layer, unit, worker); break;
     case COLIBRI_OP_PROJECT:
-        colibri_residual_strip(s, layer, &layer->o, &layer->o_bias, &s->layout.attended, unit);
+        colibri_residual_strip(s, layer, &layer->o, &layer->o_bias, &s->layout.attended,
+                               layer->d.post_norms & COLIBRI_POST_NORM_ATTENTION, unit);
         break;
     case COLIBRI_OP_FFN_NORM:
-        colibri_norm_row(s, colibri_residual_at(s, unit), &layer->ffn_norm, layer->d.eps, unit, worker);
+        norm.w = &layer->ffn_norm;
+        norm.bias = &layer->ffn_norm_bias;
+        colibri_norm_row(s, colibri_residual_at(s, unit), &norm, unit, worker);
         break;
     case COLIBRI_OP_DENSE_DOWN:
         gated = colibri_gated_buffer(s, layer->down.columns, layer->down.kind);
-        colibri_residual_strip(s, layer, &layer->down, 0, &gated, unit);
+        colibri_residual_strip(s, layer, &layer->down, &layer->ffn_down_bias, &gated,
+                               layer->d.post_norms & COLIBRI_POST_NORM_FFN, unit);
         break;
     case COLIBRI_OP_ROUTE: colibri_route_rows(s, layer, unit, worker); break;
     case COLIBRI_OP_SHARED_DOWN: colibri_shared_down_strip(s, layer, unit); break;
-    case COLIBRI_OP_COMBINE: colibri_combine_row(s, layer, unit); break;
+    case COLIBRI_OP_COMBINE: colibri_combine_row(s, layer, &layer->post_ffn_norm, unit, worker); break;
+    case COLIBRI_OP_ADD_ATTENTION:
+        colibri_combine_row(s, layer, &layer->post_attention_norm, unit, worker);
+        break;
     case COLIBRI_OP_FINAL_NORM: colibri_final_norm_row(s, unit, worker); break;
     default: colibri_head_strip(s, unit, worker); break;
     }

@@ -63,6 +63,15 @@ class Config:
             raise self.refuse(name, f"a whole number from {low} on")
         return value
 
+    def uniform(self, name: str, default: Any = MISSING, low: int = 1) -> int:
+        """A whole number, or a list that says the same for every layer."""
+        value = self.take(name, default)
+        numbers = value if isinstance(value, list) and value else [value]
+        same = all(type(number) is int and number == numbers[0] for number in numbers)
+        if not same or not low <= numbers[0] < 1 << 32:
+            raise self.refuse(name, f"a whole number from {low} on, the same for every layer")
+        return int(numbers[0])
+
     def positive(self, name: str, default: Any = MISSING) -> Decimal:
         """A number above zero."""
         value = self.take(name, default)

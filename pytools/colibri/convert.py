@@ -22,7 +22,8 @@ from .family_table import IGNORED_TENSORS
 from .format import Kinds, Tensor, required
 from .library import version
 from .parts import join_parts, write_part
-from .safetensors_reader import WIDTH, Checkpoint, Entry
+from .places import Place, Places, used_names
+from .safetensors_reader import Checkpoint, Entry
 from .sidefiles import texts_of
 from .source import Folder, Source
 from .unfinished import Unfinished, Work
@@ -86,16 +87,16 @@ class _Weights:
 
     def __init__(self, checkpoint: Checkpoint, described: Described) -> None:
         self.checkpoint, self.described = checkpoint, described
+        self.places = Places(checkpoint, described.float8_blocks)
+
+    def place(self, tensor: Tensor, expert: int) -> Place:
+        return self.described.place(tensor, expert, self.checkpoint.entries)
 
     def entry(self, tensor: Tensor, expert: int) -> Entry:
-        place = self.described.place(tensor, expert)
-        return self.checkpoint.expect(place.name, place.shape)
+        return self.places.expect(self.place(tensor, expert))
 
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
-        entry, start = self.entry(tensor, expert), self.described.place(tensor, expert).first
-        flat = self.checkpoint.floats(entry, start + first * tensor.columns, count * tensor.columns)
-        self.checkpoint.profile.count(flat.size * WIDTH[entry.dtype])
-        return flat.reshape(count, tensor.columns)
+        return self.places.rows(self.place(tensor, expert), first, count, tensor.columns)
 
     def name(self, tensor: Tensor, expert: int) -> str:
         entry = self.entry(tensor, expert)
@@ -107,7 +108,7 @@ class _Weights:
         for tensor in required(model):
             for expert in range(tensor.count):
                 self.entry(tensor, expert)
-                used.add(self.described.place(tensor, expert).name)
+                used |= used_names(self.place(tensor, expert), self.checkpoint.entries)
         if model.tied:
             used |= self._second_head(model)
         if not strict:
@@ -122,7 +123,7 @@ class _Weights:
     def _second_head(self, model: Model) -> set[str]:
         """Some checkpoints store a tied head once more: fine as long as it says the same."""
         head = Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden)
-        name = self.described.place(head).name
+        name = self.described.place(head, 0, self.checkpoint.entries).name
         if name not in self.checkpoint.entries:
             return set()
         two = self.entry(head, 0), self.entry(Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden), 0)

@@ -51,6 +51,7 @@ class Layer:
     shared_ff: int | None = None
     shared_gate: int | None = None
     residual_multiplier: float | None = None
+    sinks: int | None = None
     clip_qkv: float | None = None
     router_bias: int | None = None
     router_groups: int | None = None
@@ -60,6 +61,11 @@ class Layer:
     router_sum_min: float | None = None
     router_jitter: float | None = None
     router_choice: int | None = None
+    swiglu_limit: float | None = None
+    ffn_biases: int | None = None
+    norm: int | None = None
+    post_norms: int | None = None
+    chunk: int | None = None
     expert_run: int | None = None  # filled in by Layout
 
     def need(self, name: str) -> int:
@@ -88,6 +94,9 @@ class Model:
     tied: bool = False
     layers: list[Layer] = field(default_factory=list)
     ropes: list[Rope] = field(default_factory=list)
+    logit_softcap: float | None = None
+    final_norm: int | None = None
+    head_bias: int | None = None
 
 
 # What may be left unread without changing an answer; everything else must be understood.

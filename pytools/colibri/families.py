@@ -6,6 +6,7 @@ family: all that differs between them is in family_table.py and ends here, as re
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 from .config_file import MISSING, Config, shown
 from .description import EVERY_LAYER, Layer, Model, Rope
 from .errors import ConvertError
-from .family_table import FAMILIES, FIXED, IGNORED, REFUSED, Family, Moe, Place, source_place
+from .family_table import ACTIVATIONS, FAMILIES, FIXED, IGNORED, REFUSED, Family, Moe, source_place
 from .format import Tensor
+from .places import Place
 from .library import constants
 from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
 
@@ -28,11 +30,17 @@ class Described:
     model_type: str
     family: Family
     model: Model
+    float8_blocks: tuple[int, int] | None = None  # rows and columns that share a scale
 
-    def place(self, tensor: Tensor, expert: int = 0) -> Place:
-        """Where a matrix or vector stands in the checkpoint."""
-        experts = 0 if tensor.layer == EVERY_LAYER else self.model.layers[tensor.layer].experts or 0
-        return source_place(self.family, tensor, experts, expert)
+    def place(self, tensor: Tensor, expert: int = 0, present: Container[str] = ()) -> Place:
+        """Where a matrix or vector lies in a checkpoint that has these names."""
+        own = self.model.layers[tensor.layer] if tensor.layer != EVERY_LAYER else None
+        experts = (own.experts if own and own.moe else None) or 1
+        return source_place(self.family, tensor, expert, experts, present)
+
+    def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
+        """The name of the tensor with a matrix or vector, as it is saved unpacked."""
+        return self.place(tensor, expert).name
 
 
 def describe(document: Any, subject: str = "config.json") -> Described:
@@ -50,8 +58,9 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     for name, value in {**FIXED, **family.fixed}.items():
         config.fix(name, value)
     model = _model(config, family)
+    blocks = _float8_blocks(config, family)
     config.finish(IGNORED | family.ignored)
-    return Described(kind, family, model)
+    return Described(kind, family, model, blocks)
 
 
 def _model(config: Config, family: Family) -> Model:
@@ -61,7 +70,7 @@ def _model(config: Config, family: Family) -> Model:
     base = _attention(config, family, hidden, eps)
     rope = _rope(config, family, base.head_dim or 0, context)
     windows = _windows(config, family, layers)
-    dense_ff = config.integer("intermediate_size")
+    dense_ff = config.integer("intermediate_size", None)
     sparse = _sparse_layers(config, family.moe, layers)
     if family.ones and config.items(family.ones, int) not in (None, [1] * layers):
         raise config.refuse(family.ones, f"{layers} times 1")
@@ -73,16 +82,62 @@ def _model(config: Config, family: Family) -> Model:
         ropes=[rope],
         tied=config.boolean("tie_word_embeddings", family.tied),
     )
+    nope = family.nope_full and config.take("sliding_window", family.window_size, null=False)
+    if family.norm:
+        model.final_norm = getattr(constants(), "NORM_" + family.norm)
+    if family.head_bias_field:
+        model.head_bias = int(config.boolean(family.head_bias_field, False)) or None
     for number in range(layers):
         layer = replace(base, window=windows[number])
+        if nope and windows[number] is None:
+            layer.rope = None
         if family.moe and sparse[number]:
             _experts(config, family.moe, layer)
         else:
-            layer.ffn, layer.ff = constants().FFN_DENSE, dense_ff
+            layer.ffn, layer.ff = constants().FFN_DENSE, dense_ff or config.integer("intermediate_size")
+        _extras(config, family, layer)
         model.layers.append(layer)
     if family.multipliers:
         _multipliers(config, model)
     return model
+
+
+def _extras(config: Config, family: Family, layer: Layer) -> None:
+    """Switches that few families have; None where a family does not."""
+    c = constants()
+    act = config.take("hidden_act", "silu")
+    if act not in ACTIVATIONS or (family.limit and act != "silu"):
+        expected = "silu" if family.limit else ", ".join(ACTIVATIONS)
+        raise config.refuse("hidden_act", f"one of {expected}: this version runs nothing else")
+    layer.activation = getattr(c, "ACTIVATION_" + (family.activation if family.limit else ACTIVATIONS[act]))
+    if family.limit:
+        layer.swiglu_limit = nearest_f32(config.positive("swiglu_limit", Decimal(family.limit)))
+    parts = {"g": c.FFN_BIAS_GATE, "u": c.FFN_BIAS_UP, "d": c.FFN_BIAS_DOWN}
+    biased = config.boolean(family.ffn_bias_field, False) if family.ffn_bias_field else True
+    layer.ffn_biases = sum(parts[letter] for letter in family.ffn_biases if biased) or None
+    layer.norm = getattr(c, "NORM_" + family.norm) if family.norm else None
+    layer.post_norms = sum(getattr(c, "POST_NORM_" + part) for part in family.post_norms) or None
+    layer.sinks = int(family.sinks) or None
+    if family.qk_norm_after:
+        layer.qk_norm = getattr(c, f"QK_NORM_{family.qk_norm_after}_AFTER_ROPE")
+
+
+def _float8_blocks(config: Config, family: Family) -> tuple[int, int] | None:
+    """What quantization_config says: nothing, 8-bit floats with scales of blocks, or packed 4-bit experts."""
+    fields = config.take("quantization_config", None)
+    if fields is None:
+        return None
+    method = fields.get("quant_method") if isinstance(fields, dict) else None
+    if method == "mxfp4" and family.moe and family.moe.layout == "oss":
+        return None
+    blocks = fields.get("weight_block_size") if method == "fp8" else None
+    if fields.get("fmt", "e4m3") != "e4m3" if isinstance(fields, dict) else True:
+        blocks = None
+    if isinstance(blocks, list) and len(blocks) == 2 and all(type(b) is int and b > 0 for b in blocks):
+        return blocks[0], blocks[1]
+    raise config.refuse(
+        "quantization_config", "none, fp8 (e4m3) with a weight_block_size of two numbers, or mxfp4 of gpt_oss"
+    )
 
 
 def _clip(config: Config, name: str) -> float | None:
@@ -132,7 +187,7 @@ def _rope(config: Config, family: Family, head_dim: int, context: int) -> Rope:
         raise config.refuse(
             "rope_scaling", "no such field beside rope_parameters: two answers to one question"
         )
-    fields = new or old or {}
+    fields = new or old or dict(family.rope)
     if not isinstance(fields, dict) or any(isinstance(value, (dict, list)) for value in fields.values()):
         raise config.refuse("rope_parameters" if new else "rope_scaling", "one set of numbers for all layers")
     fields = dict(fields)
@@ -160,7 +215,7 @@ def _windows(config: Config, family: Family, layers: int) -> list[int | None]:
         return [None] * layers
     size = config.integer("sliding_window", family.window_size, low=0, null=None)
     switched = size is not None
-    if family.window in ("always", "upper layers, always"):
+    if family.window in ("always", "upper layers, always", "types"):
         if size == 0:
             raise config.refuse("sliding_window", "a width, or null")
     else:
@@ -169,10 +224,10 @@ def _windows(config: Config, family: Family, layers: int) -> list[int | None]:
             raise config.refuse("sliding_window", "a width, for use_sliding_window is true")
     if family.window in ("always", "switch"):
         return [size if switched else None] * layers
-    border, kinds = (
-        config.integer("max_window_layers", family.window_border, low=0),
-        config.items("layer_types", str),
-    )
+    kinds = config.items("layer_types", str)
+    border = layers if family.window == "types" else config.integer("max_window_layers", family.window_border, low=0)
+    if kinds is None and family.window == "types":
+        return [None if (n + 1) % family.full_every == 0 else size for n in range(layers)]
     if kinds is None:
         even = family.window == "even layers"
         inside = [n % 2 == 0 and n < border if even else n >= border for n in range(layers)]
@@ -210,10 +265,10 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
     c = constants()
     layer.ffn = c.FFN_MOE
     layer.experts = config.integer(config.first(moe.experts))
-    layer.top_k = config.integer(moe.top_k)
+    layer.top_k = config.uniform(moe.top_k)
     if layer.top_k > layer.experts:
         raise config.refuse(moe.top_k, f"at most the {layer.experts} experts")
-    layer.ff = config.integer(moe.ff)
+    layer.ff = config.uniform(moe.ff)
     layer.router_score = getattr(c, "ROUTER_" + moe.score)
     renormalise = config.boolean(moe.renormalise, moe.renormalise_default) if moe.renormalise else True
     layer.router_renormalise = getattr(c, "RENORMALISE_" + (moe.normal if renormalise else "NONE"))
@@ -221,6 +276,8 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
         layer.router_eps = nearest_f32(Decimal(moe.eps))
     if moe.scale:
         layer.router_scale = nearest_f32(config.positive(moe.scale, 1))
+    if moe.jitter:
+        layer.router_jitter = nearest_f32(config.positive(moe.jitter, Decimal("0.01")))
     if moe.sum_min:
         layer.router_sum_min = nearest_f32(config.positive(moe.sum_min, Decimal("1e-12")))
     if moe.correction:
@@ -251,7 +308,7 @@ def _shared_expert(config: Config, moe: Moe, layer: Layer) -> None:
         return
     if moe.shared_counts is None:
         default = MISSING if moe.shared_default is None else moe.shared_default
-        width = config.integer(moe.shared, default, low=0)
+        width = config.uniform(moe.shared, default, low=0)
     else:
         width = config.integer(moe.shared, moe.shared_counts, low=0) * (layer.ff or 0)
     if width:

@@ -6,12 +6,14 @@ The defaults are those of the families' own classes in transformers, for fields 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from .description import EVERY_LAYER
 from .format import Tensor
+from .places import Place, whole
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class Moe:
     shared_gate: bool = False
     router: str = "gate.weight"  # below the block
     correction: str = ""  # the router's bias, below the block
+    layout: str = ""  # where experts that are not single tensors lie: a key of LAYOUTS
     correction_shape: tuple[int, ...] = ()  # what stands before [experts]
     bias: str = "SCORE"  # what the correction is added to
     normal: str = "SUM"  # how weights are renormalised, where they are
+    jitter: str = ""  # config field: the sparse mixer's distance
     sum_min: str = ""  # config field: the least sum they are divided by
     groups: bool = False  # n_group and topk_group
     group_score: str = "TOP_TWO"
@@ -66,13 +70,26 @@ class Family:
     qk_norm_wide: bool = False  # over all heads at once
     qk_norm_field: str = ""
     clip_field: str = ""  # config field of the clamp of q, k and v
-    window: str = ""  # "", "always", "switch", "upper layers", "even layers", "upper layers, always"
+    window: str = ""  # "", "always", "switch", "upper layers", "even layers", "upper layers, always", "types"
     window_size: int | None = None  # what an absent sliding_window means
     window_border: int = 28  # what an absent max_window_layers means
     interleaved: bool = False
     partial: str = "1"  # default share of head_dim that is rotated; "1": no other is known
     rotary_field: str = ""  # config field that says how many of head_dim are rotated
     ones: str = ""  # config field that lists a 1 for every layer
+    names: Mapping[str, str] = field(default_factory=dict)  # role -> name, below the layer or of the model
+    rope: Mapping[str, Any] = field(default_factory=dict)  # what an absent rope_parameters means
+    full_every: int = 0  # "types": what an absent layer_types means, every n-th layer sees everything
+    nope_full: bool = False  # layers without a window do not rotate
+    sinks: bool = False
+    activation: str = "SILU"
+    limit: str = ""  # default of swiglu_limit; empty: there is none
+    ffn_biases: str = ""  # letters of the parts of the experts, or of a dense FFN, with a bias: g, u, d
+    ffn_bias_field: str = ""  # config field that switches them (default: no); empty: always
+    norm: str = ""  # of colibri_norm; empty: RMS
+    head_bias_field: str = ""  # config field that gives the head a bias
+    post_norms: tuple[str, ...] = ()  # ATTENTION, FFN
+    qk_norm_after: str = ""  # HEAD, L2: q/k norm after the rotation
     multipliers: bool = False  # embedding, residual, attention and logits
     moe: Moe | None = None
     fixed: Mapping[str, Any] = field(
@@ -106,13 +123,15 @@ _GRANITE_EXPERTS: dict[str, Any] = {
 }
 
 FAMILIES = {
-    "llama": Family(**_QKVO, fixed={"mlp_bias": False}, ignored=frozenset({"pretraining_tp"})),
+    "llama": Family(
+        **_QKVO, ffn_biases="gud", ffn_bias_field="mlp_bias", ignored=frozenset({"pretraining_tp"})
+    ),
     "mistral": Family(kv_heads=8, window="always", window_size=4096),
     "qwen2": Family(kv_heads=32, biases="qkv", window="upper layers", window_size=4096),
     "qwen3": Family(
         **_QKVO, kv_heads=32, head_dim=128, qk_norm=True, window="upper layers", window_size=4096
     ),
-    "granite": Family(**_QKVO, multipliers=True, fixed={"mlp_bias": False}),
+    "granite": Family(**_QKVO, multipliers=True, ffn_biases="gud", ffn_bias_field="mlp_bias"),
     "ernie4_5": Family(
         theta=500000, kv_heads=2, head_dim=128, tied=True, interleaved=True, fixed={"use_bias": False}
     ),
@@ -236,6 +255,107 @@ FAMILIES = {
         ),
     ),
 }
+FAMILIES["gpt_oss"] = Family(
+    **{**_QKVO, "bias_default": True},
+    theta=150000,
+    kv_heads=8,
+    head_dim=64,
+    window="types",
+    window_size=128,
+    full_every=2,
+    sinks=True,
+    activation="CLAMPED_PLUS_ONE",
+    limit="7.0",
+    ffn_biases="gud",
+    rope={
+        "rope_type": "yarn",
+        "factor": 32,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+    fixed={"swiglu_alpha": Decimal("1.702")},
+    ignored=frozenset({"initial_context_length", "experts_per_token"}),
+    moe=Moe(
+        experts=("num_local_experts", "num_experts"),
+        ff="intermediate_size",
+        layers="all",
+        renormalise="",
+        layout="oss",
+        router="router.weight",
+        correction="router.bias",
+        bias="LOGIT",
+        score="LOGIT",
+        normal="SOFTMAX",
+    ),
+)
+FAMILIES["hunyuan_v1_moe"] = Family(
+    **_QKVO,
+    qk_norm_after="HEAD",
+    names={"Q_NORM": "self_attn.query_layernorm.weight", "K_NORM": "self_attn.key_layernorm.weight"},
+    # one of its hub configs says these; the others are how training cut it up, or what its text needs
+    fixed={"use_qk_norm": True, "use_cla": False, "use_mixed_mlp_moe": True, "norm_type": "rms"},
+    ignored=frozenset(
+        {"pretraining_tp", "eod_token_id", "sep_token_id", "org_vocab_size", "capacity_factor", "mask_init_id"}
+    ),
+    moe=Moe(
+        experts=("num_experts", "num_local_experts"),
+        top_k="moe_topk",
+        ff="intermediate_size",
+        layers="all",
+        renormalise="",
+        shared="intermediate_size",
+        shared_block="shared_mlp",
+        router="gate.wg.weight",
+    ),
+)
+FAMILIES["kolibri1"] = Family(
+    kv_heads=4,
+    head_dim=128,
+    qk_norm=True,
+    window="types",
+    window_size=513,
+    full_every=5,
+    nope_full=True,
+    post_norms=("ATTENTION", "FFN"),
+    names={
+        "POST_ATTENTION_NORM": "post_attn_norm.weight",
+        "POST_FFN_NORM": "post_ffn_norm.weight",
+        "ROUTER_BIAS": "moe.router.expert_bias",
+    },
+    moe=Moe(
+        experts=("num_experts", "num_local_experts"),
+        layers="all",
+        score="SIGMOID",
+        correction="gate.e_score_correction_bias",
+        bias="CHOICE",
+        shared="shared_expert_intermediate_size",
+        shared_default=512,
+        shared_block="shared_experts",
+    ),
+)
+FAMILIES["phimoe"] = Family(
+    **_QKVO,
+    theta=1000000,
+    kv_heads=8,
+    window="always",
+    norm="LAYER_BIAS",
+    head_bias_field="lm_head_bias",
+    fixed={"num_experts_per_tok": 2},
+    ignored=frozenset({"input_jitter_noise"}),
+    moe=Moe(
+        experts=("num_local_experts", "num_experts"),
+        ff="intermediate_size",
+        layers="all",
+        block="block_sparse_moe",
+        parts=("w1", "w3", "w2"),
+        score="SPARSE_MIXER",
+        renormalise="",
+        normal="NONE",
+        jitter="router_jitter_noise",
+    ),
+)
 _LATENT = "its latent attention (MLA) has no switch in this version"
 REFUSED = {
     "deepseek_v2": _LATENT,
@@ -243,7 +363,6 @@ REFUSED = {
     "deepseek_v32": _LATENT,
     "glm4_moe_lite": _LATENT,
     "glm_moe_dsa": _LATENT,
-    "gpt_oss": "its attention sinks and clamped experts with biases have no switch in this version",
 }
 # Without effect on the logits.
 IGNORED = frozenset(
@@ -254,9 +373,15 @@ IGNORED = frozenset(
     router_aux_loss_coef torch_dtype transformers.js_config transformers_version unsloth_fixed use_cache
     """.split()
 )
+# hidden_act -> colibri_activation_kind
+ACTIVATIONS = {
+    "silu": "SILU",
+    "swish": "SILU",
+    "gelu": "GELU_ERF",
+    "gelu_new": "GELU_TANH",
+    "gelu_pytorch_tanh": "GELU_TANH",
+}
 FIXED = {
-    "hidden_act": "silu",
-    "quantization_config": None,
     "rope_interleaved": False,
     "is_encoder_decoder": False,
     "add_cross_attention": False,
@@ -271,6 +396,8 @@ _OF_THE_MODEL = {
     "EMBED": "model.embed_tokens.weight",
     "FINAL_NORM": "model.norm.weight",
     "HEAD": "lm_head.weight",
+    "FINAL_NORM_BIAS": "model.norm.bias",
+    "HEAD_BIAS": "lm_head.bias",
 }
 _GATED = ("gate_proj", "up_proj", "down_proj")
 
@@ -284,7 +411,9 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
     """The name a family gives to a matrix or vector."""
     role = tensor.role
     if tensor.layer == EVERY_LAYER:
-        return _OF_THE_MODEL[role]
+        return family.names.get(role, _OF_THE_MODEL[role])
+    if role in family.names:
+        return layer_prefix(tensor.layer) + family.names[role]
     moe = family.moe or Moe()
     fixed = {
         "ATTENTION_NORM": "input_layernorm.weight",
@@ -292,6 +421,14 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
         "ROUTER": f"{moe.block}.{moe.router}",
         "ROUTER_BIAS": f"{moe.block}.{moe.correction}",
         "SHARED_SWITCH": f"{moe.block}.{moe.shared_block}_gate.weight",
+        "ATTENTION_NORM_BIAS": "input_layernorm.bias",
+        "FFN_NORM_BIAS": "post_attention_layernorm.bias",
+        "POST_ATTENTION_NORM": "post_self_attn_layernorm.weight",
+        "POST_FFN_NORM": "post_mlp_layernorm.weight",
+        "SINKS": "self_attn.sinks",
+        "FFN_GATE_BIAS": "mlp.gate_proj.bias",
+        "FFN_UP_BIAS": "mlp.up_proj.bias",
+        "FFN_DOWN_BIAS": "mlp.down_proj.bias",
     }
     if role in fixed:
         name = fixed[role]
@@ -313,29 +450,42 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
     return layer_prefix(tensor.layer) + name
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a matrix or vector stands in a checkpoint: from number `first` on in a tensor of this shape."""
-
-    name: str
-    shape: tuple[int, ...]
-    first: int = 0
-
-
-def source_place(family: Family, tensor: Tensor, experts: int, expert: int = 0) -> Place:
-    """The place a family gives to a matrix or vector; `experts` is how many its layer has."""
+def source_place(
+    family: Family, tensor: Tensor, expert: int, experts: int, present: Container[str]
+) -> Place:
+    """Where a matrix or vector lies. experts: of its layer; present: the names of the checkpoint."""
     moe, (kind, _, part) = family.moe or Moe(), tensor.role.rpartition("_")
+    prefix = layer_prefix(tensor.layer)
     shape: tuple[int, ...] = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
     if tensor.role == "ROUTER_BIAS":
         shape = (*moe.correction_shape, *shape)
+    if moe.layout and (tensor.expert or tensor.role.startswith("FFN_") and part == "BIAS"):
+        return LAYOUTS[moe.layout](tensor, expert, experts, prefix, present)
     fused = {"EXPERT": moe.fused, "SHARED": moe.fused_shared}.get(kind, ("", ""))
     if not fused[0] or part not in ("GATE", "UP", "DOWN"):
-        return Place(source_name(family, tensor, expert), shape)
+        return whole(source_name(family, tensor, expert), shape)
     both = 1 if part == "DOWN" else 2
     size = tensor.rows * tensor.columns
-    whole = (both * tensor.rows, tensor.columns)
+    block = (both * tensor.rows, tensor.columns)
     return Place(
-        layer_prefix(tensor.layer) + fused[part == "DOWN"],
-        (experts, *whole) if kind == "EXPERT" else whole,
+        prefix + fused[part == "DOWN"],
+        (experts, *block) if kind == "EXPERT" else block,
         (both * expert + (part == "UP")) * size,
+        tensor.columns,
     )
+
+
+def _oss(tensor: Tensor, expert: int, experts: int, prefix: str, present: Container[str]) -> Place:
+    """gate_up_proj [E, H, 2 I] and down_proj [E, I, H], gate and up columns in turn; packed ones lie by rows."""
+    role, down = tensor.role, "DOWN" in tensor.role
+    name = prefix + "mlp.experts." + ("down_proj" if down else "gate_up_proj")
+    turn, start = (1, 0) if down else (2, int("UP" in role))
+    if tensor.vector:  # of all experts one after the other; a bias of gate or up is every second number
+        return Place(name + "_bias", (experts, turn * tensor.columns // experts), start, 0, turn)
+    wide = turn * tensor.rows
+    if name + "_blocks" in present:
+        return Place(name, (experts, wide, tensor.columns), expert * wide + start, turn, 1, "mxfp4")
+    return Place(name, (experts, tensor.columns, wide), expert * tensor.columns * wide + start, turn, wide)
+
+
+LAYOUTS = {"oss": _oss}

@@ -124,6 +124,7 @@ def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
         return Tensor(role, number, 1, columns, vector=True)
 
     yield vector("ATTENTION_NORM", hidden)
+    yield from _extra_vectors(layer, number, hidden)
     for role, rows, columns, bit in (
         ("Q", wide, hidden, c.BIAS_Q),
         ("K", narrow, hidden, c.BIAS_K),
@@ -133,7 +134,7 @@ def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
         yield Tensor(role, number, rows, columns)
         if (layer.biases or 0) & bit:
             yield vector(role + "_BIAS", rows)
-    if layer.qk_norm:
+    if layer.qk_norm and layer.qk_norm != c.QK_NORM_L2_AFTER_ROPE:
         whole = layer.qk_norm == c.QK_NORM_WIDTH
         yield vector("Q_NORM", wide if whole else layer.need("head_dim"))
         yield vector("K_NORM", narrow if whole else layer.need("head_dim"))
@@ -151,6 +152,26 @@ def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
             yield Tensor("SHARED_SWITCH", number, 1, hidden)
 
 
+def _extra_vectors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
+    """Vectors of switches that few models have."""
+    c = constants()
+    experts, ff = layer.need("experts") if layer.moe else 1, layer.need("ff")
+    biases, posts = layer.ffn_biases or 0, layer.post_norms or 0
+    biased = layer.norm == c.NORM_LAYER_BIAS
+    for role, there, columns in (
+        ("FFN_GATE_BIAS", biases & c.FFN_BIAS_GATE, experts * ff),
+        ("FFN_UP_BIAS", biases & c.FFN_BIAS_UP, experts * ff),
+        ("FFN_DOWN_BIAS", biases & c.FFN_BIAS_DOWN, experts * hidden),
+        ("SINKS", layer.sinks, layer.need("heads")),
+        ("ATTENTION_NORM_BIAS", biased, hidden),
+        ("FFN_NORM_BIAS", biased, hidden),
+        ("POST_ATTENTION_NORM", posts & c.POST_NORM_ATTENTION, hidden),
+        ("POST_FFN_NORM", posts & c.POST_NORM_FFN, hidden),
+    ):
+        if there:
+            yield Tensor(role, number, 1, columns, vector=True)
+
+
 def _gated(prefix: str, number: int, ff: int, hidden: int, count: int) -> Iterator[Tensor]:
     for part, rows, columns in (("GATE", ff, hidden), ("UP", ff, hidden), ("DOWN", hidden, ff)):
         yield Tensor(prefix + part, number, rows, columns, count=count)
@@ -162,6 +183,10 @@ def required(model: Model) -> list[Tensor]:
         Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden, second_role="HEAD" if model.tied else ""),
         Tensor("FINAL_NORM", EVERY_LAYER, 1, model.hidden, vector=True),
     ]
+    if model.final_norm == constants().NORM_LAYER_BIAS:
+        out.append(Tensor("FINAL_NORM_BIAS", EVERY_LAYER, 1, model.hidden, vector=True))
+    if model.head_bias:
+        out.append(Tensor("HEAD_BIAS", EVERY_LAYER, 1, model.vocab, vector=True))
     if not model.tied:
         out.append(Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden))
     for number, layer in enumerate(model.layers):

@@ -217,17 +217,18 @@ class Checkpoint:
             plain[bare] = entry
         self.entries = plain
 
-    def expect(self, name: str, shape: tuple[int, ...]) -> Entry:
-        """A tensor of floats that must be there in this shape."""
+    def expect(self, name: str, shape: tuple[int, ...], types: Sequence[str] = tuple(WIDTH)) -> Entry:
+        """A tensor that must be there in this shape, of floats unless other types are given."""
         if name not in self.entries:
             raise ConvertError(
                 f"{self.source}: tensor {name!r} is missing; config.json describes a model that needs "
                 f"it in shape {list(shape)}"
             )
         entry = self.entries[name]
-        if entry.dtype not in WIDTH:
+        if entry.dtype not in types:
+            expected = "F32, F16 or BF16" if "F32" in types else " or ".join(types)
             raise ConvertError(
-                f"{entry.file}: tensor {entry.name!r} has dtype {entry.dtype}; expected F32, F16 or BF16"
+                f"{entry.file}: tensor {entry.name!r} has dtype {entry.dtype}; expected {expected}"
             )
         if entry.shape != shape:
             raise ConvertError(

@@ -66,6 +66,16 @@ class Spec:
     qk_norm: bool = False
     qk_norm_wide: bool = False  # over all heads at once
     clip_qkv: float | None = None
+    qk_after: str = ""  # "head", "l2": q/k norm after the rotation
+    sinks: bool = False
+    chunk: int = 0
+    activation: str = "silu"
+    swiglu_limit: float | None = None
+    ffn_biases: str = ""  # any of g, u, d
+    norm: str = "rms"  # rms, layer, layer_bias
+    post_norms: str = ""  # any of a, f
+    head_bias: bool = False
+    softcap: float | None = None
     window: int = 0
     window_layers: tuple[int, ...] | None = None  # None: all layers, if there is a window
     rope: dict[str, Any] | None = field(default_factory=dict)  # scaling fields; None: no rotation
@@ -98,6 +108,9 @@ class Spec:
             self.tied,
             [self._layer(i) for i in range(self.layers)],
             ropes,
+            self.softcap,
+            _norm(self.norm),
+            int(self.head_bias) or None,
         )
 
     def _layer(self, number: int) -> Layer:
@@ -116,7 +129,14 @@ class Spec:
             qk_norm=_qk_norm(self),
             clip_qkv=self.clip_qkv,
             biases=sum(getattr(c, "BIAS_" + letter.upper()) for letter in self.biases),
-            activation=c.ACTIVATION_SILU,
+            activation=getattr(c, "ACTIVATION_" + self.activation.upper()),
+            swiglu_limit=self.swiglu_limit,
+            ffn_biases=sum({"g": c.FFN_BIAS_GATE, "u": c.FFN_BIAS_UP, "d": c.FFN_BIAS_DOWN}[x] for x in self.ffn_biases)
+            or None,
+            norm=_norm(self.norm),
+            post_norms=sum({"a": c.POST_NORM_ATTENTION, "f": c.POST_NORM_FFN}[x] for x in self.post_norms) or None,
+            sinks=int(self.sinks) or None,
+            chunk=self.chunk or None,
             residual_multiplier=self.residual_multiplier,
         )
         if not self.experts or number in self.dense_layers:
@@ -146,6 +166,8 @@ class Spec:
 
 def _qk_norm(spec: Spec) -> int:
     c = constants()
+    if spec.qk_after:
+        return {"head": c.QK_NORM_HEAD_AFTER_ROPE, "l2": c.QK_NORM_L2_AFTER_ROPE}[spec.qk_after]
     wide = c.QK_NORM_WIDTH if spec.qk_norm_wide else c.QK_NORM_HEAD
     return wide if spec.qk_norm else c.QK_NORM_NONE
 
@@ -153,6 +175,11 @@ def _qk_norm(spec: Spec) -> int:
 def _renormalise(how: bool | str) -> int:
     name = ("SUM" if how else "NONE") if isinstance(how, bool) else how.upper()
     return int(getattr(constants(), "RENORMALISE_" + name))
+
+
+def _norm(kind: str) -> int | None:
+    """None: RMS, as in a blob without the key."""
+    return None if kind == "rms" else getattr(constants(), "NORM_" + kind.upper())
 
 
 SPECS = {
@@ -213,6 +240,40 @@ SPECS = {
                      shared_ff=20),
     "mixer": Spec(experts=8, top_k=2, score="sparse_mixer", renormalise=False, router_jitter=0.3),
     "uneven": Spec(layers=3, experts=1, top_k=1, uneven=True, expert_ff=40, hidden=70, kv_heads=4),
+    "oss": Spec(
+        experts=5,
+        sinks=True,
+        window=9,
+        window_layers=(0,),
+        activation="clamped_plus_one",
+        swiglu_limit=0.7,
+        ffn_biases="gud",
+        biases="qkvo",
+    ),
+    "clamped": Spec(activation="clamped", swiglu_limit=0.5, ffn_biases="ud", sinks=True, kv_heads=1, norm="layer"),
+    "norms": Spec(
+        experts=3,
+        norm="layer_bias",
+        post_norms="af",
+        qk_after="head",
+        head_bias=True,
+        softcap=3.0,
+        residual_multiplier=0.5,
+        shared_ff=20,
+    ),
+    "posts": Spec(
+        layers=3,
+        post_norms="f",
+        qk_after="l2",
+        chunk=11,
+        activation="gelu_tanh",
+        ffn_biases="g",
+        experts=4,
+        dense_layers=(1,),
+        tied=True,
+        head_bias=True,
+    ),
+    "gelu": Spec(activation="gelu_erf", post_norms="a", chunk=20, ff=33, hidden=50),
     # small enough to flip every bit of it: at most 24 KiB in q8 and q4
     "tiny": Spec(
         vocab=13,
@@ -240,6 +301,8 @@ _PLAIN = {
     "ROUTER": "router",
     "ROUTER_BIAS": "router_bias",
     "SHARED_SWITCH": "shared_gate",
+    "ATTENTION_NORM_BIAS": "attn_norm_bias",
+    "FINAL_NORM_BIAS": "norm_bias",
 }
 
 

@@ -87,10 +87,10 @@ static uint32_t fails(uint32_t function, uint32_t a, uint32_t b, uint32_t c, uin
 /* --- the calls, kept apart so that vector registers can be watched over each (ARM64) --- */
 
 typedef struct call {
-    uint32_t function, kernel, n;
+    uint32_t function, kernel, n, kind;
     int status;
     const void *request;                /* a product or a mixture, or a span of scores */
-    const float *x, *w;
+    const float *x, *w, *w2;            /* w2: a bias, or null */
     float *y, value;
     void *bytes;
 } call;
@@ -102,6 +102,8 @@ static __attribute__((noinline)) void make(call *c)
     case QUANTIZE: c->status = colibri_quantize_row(c->kernel, c->x, c->n, c->bytes); break;
     case NORM: c->status = colibri_rms_norm(c->kernel, c->y, c->x, c->w, c->n, 1.0e-5f); break;
     case GATE: c->status = colibri_gate(c->kernel, c->y, c->x, c->n); break;
+    case GATE_AS: c->status = colibri_gate_as(c->kernel, c->y, c->x, c->n, (uint32_t)c->kind, 7.0f); break;
+    case LAYER_NORM: c->status = colibri_layer_norm(c->kernel, c->y, c->x, c->w, c->w2, c->n, 1.0e-5f); break;
     case ADD_SCALED: colibri_add_scaled(c->kernel, c->y, c->x, c->value, c->n); break;
     case EXP_SUM: c->value = colibri_exp_sum(c->kernel, c->y, c->n, c->value); break;
     case AMAX: c->status = (int)colibri_amax_bits(c->kernel, c->x, c->n); break;
@@ -332,6 +334,37 @@ static uint32_t test_row(uint32_t kernel, uint32_t function, uint32_t n, uint32_
     return differ_floats(y[0], y[1], LONG) ? fails(function, n, mode, bad, 1, 0) : 0;
 }
 
+/* The other gated products and LayerNorm, with and without a bias. */
+static uint32_t test_more(uint32_t kernel, uint32_t function, uint32_t n, uint32_t mode, uint32_t bad)
+{
+    uint32_t first = function == GATE_AS ? COLIBRI_ACTIVATION_CLAMPED : 0u;
+    uint32_t last = function == GATE_AS ? COLIBRI_ACTIVATION_GELU_ERF : 1u;
+    for (uint32_t kind = first; kind <= last; kind++) {
+        call c[2];
+        patterns();
+        numbers(a, n, mode);
+        numbers(b, n, mode == 2u ? 0u : mode);
+        numbers(y[0], n, mode);
+        if (bad) {
+            float *where = function == GATE_AS && (bad & 1u) ? y[0] : a;
+            where[below(n)] = not_finite(bad);
+        }
+        colibri_copy(y[1], y[0], sizeof y[0]);
+        for (uint32_t k = 0; k < 2u; k++) {
+            c[k] = (call){.function = function, .kernel = k ? COLIBRI_KERNEL_PORTABLE : kernel, .n = n, .x = a, .w = b,
+                          .w2 = kind ? b + 8 : 0, .y = y[k], .kind = kind};
+            run(&c[k]);
+        }
+        if (c[0].status != c[1].status || (bad && c[1].status != 1)) {
+            return fails(function, n, mode, bad, kind, 0);
+        }
+        if (c[1].status == 0 && differ_floats(y[0], y[1], LONG)) {
+            return fails(function, n, mode, bad, kind, 1);
+        }
+    }
+    return 0;
+}
+
 static uint32_t test_sums(uint32_t kernel, uint32_t n, uint32_t mode, uint32_t bad)
 {
     call c[2], m[2];
@@ -385,7 +418,7 @@ static uint32_t test_halves(uint32_t kernel, uint32_t n, uint32_t mode)
 static uint32_t test_soften(uint32_t kernel, uint32_t first, uint32_t last, uint32_t mode, uint32_t bad)
 {
     call c[2];
-    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f};
+    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f, last & 1u, number(0)};
     for (uint32_t i = 0; i < LONG; i++) {
         y[0][i] = i >= first && i <= last ? number(mode == 2u ? 0u : mode) : colibri_float(0x7FC00000u);
     }
@@ -497,7 +530,8 @@ static uint32_t all_rows(uint32_t kernel)
         for (uint32_t round = 0; round < 24u; round++) {
             uint32_t n = counts[i], mode = round % 3u, bad = round % 8u == 7u ? 1u + round / 8u : 0u;
             if (test_quantize(kernel, n, mode, bad) || test_row(kernel, NORM, n, mode, bad) ||
-                test_row(kernel, GATE, n, mode, bad) || test_row(kernel, ADD_SCALED, n, mode, bad) ||
+                test_row(kernel, GATE, n, mode, bad) || test_more(kernel, GATE_AS, n, mode, bad) ||
+                test_more(kernel, LAYER_NORM, n, mode, bad) || test_row(kernel, ADD_SCALED, n, mode, bad) ||
                 test_sums(kernel, n, mode, bad) || test_halves(kernel, n, mode)) {
                 return 1;
             }

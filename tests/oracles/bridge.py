@@ -14,6 +14,7 @@ from colibri.families import Described, describe
 from colibri.description import EVERY_LAYER, Layer, Model
 from colibri.format import required
 from colibri.library import constants, names
+from colibri.places import Places
 from colibri.safetensors_reader import Checkpoint
 from reference.description import Attention, DenseFfn, Description, LayerDesc, MoeFfn, Rope
 
@@ -25,11 +26,23 @@ _NAMES = {
     "O_BIAS": "o_bias", "Q_NORM": "q_norm", "K_NORM": "k_norm",
     "GATE": "ffn.gate", "UP": "ffn.up", "DOWN": "ffn.down",
     "ROUTER": "router", "ROUTER_BIAS": "router_bias", "SHARED_SWITCH": "shared_gate",
+    **{role: role.lower() for role in (
+        "FFN_GATE_BIAS", "FFN_UP_BIAS", "FFN_DOWN_BIAS", "SINKS", "FFN_NORM_BIAS", "HEAD_BIAS", "POST_ATTENTION_NORM",
+        "POST_FFN_NORM")},
+    "ATTENTION_NORM_BIAS": "attn_norm_bias", "FINAL_NORM_BIAS": "norm_bias",
     "SHARED_GATE": "shared.gate", "SHARED_UP": "shared.up", "SHARED_DOWN": "shared.down",
 }
 
 
 _BIAS = ("", "score", "choice", "logit")  # by colibri_router_bias
+
+
+def _f32(value: float | None) -> np.float32 | None:
+    return None if value is None else F(value)
+
+
+def _named(enum: str, value: int | None, default: str) -> str:
+    return default if value is None else names(enum)[value].lower()
 
 
 def _attention(layer: Layer, model: Model) -> Attention:
@@ -39,17 +52,22 @@ def _attention(layer: Layer, model: Model) -> Attention:
         rope = Rope(2 * len(own.fractions), np.array(own.fractions, dtype=np.uint64), F(own.amplitude),
                     own.interleaved)
     biases = layer.biases or 0
+    after = {c.QK_NORM_HEAD_AFTER_ROPE: "head", c.QK_NORM_L2_AFTER_ROPE: "l2"}
     return Attention(
         layer.heads, layer.kv_heads, layer.head_dim, F(layer.score_scale), rope, bool(biases & c.BIAS_Q),
         bool(biases & c.BIAS_K), bool(biases & c.BIAS_V), bool(biases & c.BIAS_O),
-        layer.qk_norm != c.QK_NORM_NONE, layer.window or 0, layer.qk_norm == c.QK_NORM_WIDTH,
-        None if layer.clip_qkv is None else F(layer.clip_qkv))
+        layer.qk_norm in (c.QK_NORM_HEAD, c.QK_NORM_WIDTH), layer.window or 0, layer.qk_norm == c.QK_NORM_WIDTH,
+        _f32(layer.clip_qkv), after.get(layer.qk_norm, ""), layer.chunk or 0, bool(layer.sinks))
 
 
 def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
     c = constants()
+    own = {"activation": _named("colibri_activation_kind", layer.activation, "silu"),
+           "limit": _f32(layer.swiglu_limit),
+           "biases": tuple(part for part in ("gate", "up", "down")
+                           if (layer.ffn_biases or 0) & getattr(c, "FFN_BIAS_" + part.upper()))}
     if not layer.moe:
-        return DenseFfn(layer.ff)
+        return DenseFfn(layer.ff, **own)
     renormalise = names("colibri_renormalise")[layer.router_renormalise].lower()
     return MoeFfn(
         layer.experts, layer.top_k, layer.ff, False if renormalise == "none" else renormalise,
@@ -60,7 +78,12 @@ def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
         layer.router_top_groups or 0,
         "top_two" if layer.router_group_score == c.GROUP_TOP_TWO else "max",
         "input" if layer.router_weight_on == c.ROUTER_ON_INPUT else "output", F(layer.router_sum_min or 0),
-        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT)
+        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, **own)
+
+
+def _posts(layer: Layer) -> tuple[str, ...]:
+    c, bits = constants(), layer.post_norms or 0
+    return ("attention",) * bool(bits & c.POST_NORM_ATTENTION) + ("ffn",) * bool(bits & c.POST_NORM_FFN)
 
 
 def description(model: Model) -> Description:
@@ -71,25 +94,28 @@ def description(model: Model) -> Description:
         raise ValueError("the numpy reference has one epsilon and one residual multiplier for all layers")
     optional = [None if x is None else F(x) for x in
                 (model.embed_multiplier, one_multiplier.pop(), model.logit_multiplier)]
-    layers = [LayerDesc(_attention(layer, model), _ffn(layer)) for layer in model.layers]
-    return Description(model.vocab, model.hidden, layers, F(one_eps.pop()), model.tied, *optional)
+    layers = [LayerDesc(_attention(layer, model), _ffn(layer), _named("colibri_norm", layer.norm, "rms"), _posts(layer))
+              for layer in model.layers]
+    return Description(model.vocab, model.hidden, layers, F(one_eps.pop()), model.tied, *optional,
+                       _named("colibri_norm", model.final_norm, "rms"), bool(model.head_bias),
+                       _f32(model.logit_softcap))
 
 
 def weights(folder: Path, described: Described) -> dict[str, np.ndarray]:
     """The float32 tensors of a checkpoint by the reference's names."""
     found: dict[str, np.ndarray] = {}
     with Checkpoint(folder) as checkpoint:
+        places = Places(checkpoint, described.float8_blocks)
         for tensor in required(described.model):
             shape = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
             for expert in range(tensor.count):
-                place = described.place(tensor, expert)
-                entry = checkpoint.expect(place.name, place.shape)
+                place = described.place(tensor, expert, checkpoint.entries)
                 if tensor.expert:
                     name = f"experts.{expert}.{tensor.role.removeprefix('EXPERT_').lower()}"
                 else:
                     name = _NAMES[tensor.role]
                 prefix = "" if tensor.layer == EVERY_LAYER else f"layers.{tensor.layer}."
-                values = checkpoint.floats(entry, place.first, tensor.rows * tensor.columns)
+                values = places.rows(place, 0, tensor.rows, tensor.columns)
                 found[prefix + name] = np.array(values, dtype=F).reshape(shape)
     return found
 

@@ -39,6 +39,9 @@ class Shape:
     bias: str = ""  # which of q, k, v, o have one
     qk_norm: bool = False
     qk_norm_wide: bool = False  # over all heads at once
+    ffn_bias: bool = False  # of a dense layer
+    norm_bias: bool = False  # norms have one
+    head_bias: bool = False
     experts: int = 0
     top_k: int = 0
     expert_ff: int = 0
@@ -82,6 +85,10 @@ _CLASSES = {
     "minimax_m2": "MiniMaxM2ForCausalLM",
     "granitemoe": "GraniteMoeForCausalLM",
     "granitemoeshared": "GraniteMoeSharedForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
+    "kolibri1": "Kolibri1ForCausalLM",
+    "phimoe": "PhimoeForCausalLM",
 }
 
 # How each family spells number of experts, experts per token and the width of one expert.
@@ -96,6 +103,10 @@ _MOE_KEYS = {
     "minimax_m2": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "granitemoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "granitemoeshared": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    "gpt_oss": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    "hunyuan_v1_moe": ("num_experts", "moe_topk", "intermediate_size"),
+    "kolibri1": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+    "phimoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
 }
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -138,9 +149,11 @@ def _table() -> dict[str, Case]:
     table = _Table()
     _dense(table)
     _switches(table)
+    _activations(table)
     _mixtral(table)
     _experts(table)
     _routers(table)
+    _frontier(table)
     return table.cases
 
 
@@ -192,6 +205,16 @@ def _switches(table: _Table) -> None:
     table.add("ernie_interleaved", "ernie4_5",
               "interleaved rotary pairs in a dense model",
               replace(base, head_dim=20), seed=2, use_bias=False, rope_theta=100.0)
+
+
+def _activations(table: _Table) -> None:
+    base = Shape()
+    table.add("llama_gelu", "llama",
+              "gelu by the error function, biases in the feed-forward part",
+              replace(base, ffn_bias=True), seed=2, mlp_bias=True, hidden_act="gelu", rope_theta=500.0)
+    table.add("llama_gelu_tanh", "llama",
+              "gelu by its tanh approximation",
+              base, seed=1, hidden_act="gelu_pytorch_tanh", rope_theta=500.0)
 
 
 def _mixtral(table: _Table) -> None:
@@ -303,6 +326,31 @@ def _routers(table: _Table) -> None:
               "sigmoid scores plus bias, q/k norm over the width, a third of each head rotated",
               replace(base, head_dim=24, qk_norm=True, qk_norm_wide=True, top_k=3, ff=56, correction=0.4), seed=1,
               rotary_dim=8, rope_theta=1000.0)
+
+
+def _frontier(table: _Table) -> None:
+    base = Shape(experts=8, top_k=3, expert_ff=56)
+    table.add("gpt_oss_sinks", "gpt_oss",
+              "sinks, windows in turn, clamped gates with one more, biases everywhere, fused and transposed experts",
+              replace(base, head_dim=20, bias="qkvo", expert_ff=48, layers=4), seed=5, sliding_window=9,
+              swiglu_limit=1.5, rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, **YARN, "truncate": False})
+    table.add("gpt_oss_packed", "gpt_oss",
+              "an expert width of whole blocks, the usual limit, no scaling of the rotation",
+              replace(base, bias="qkvo", experts=4, top_k=2, expert_ff=64, layers=2), seed=1, sliding_window=5,
+              rope_parameters={"rope_type": "default", "rope_theta": 100.0})
+    table.add("hunyuan_after", "hunyuan_v1_moe",
+              "q/k norm after the rotation, ungated shared expert as wide as the others",
+              replace(base, head_dim=24, qk_norm=True, expert_ff=40, shared_ff=40), seed=2, rope_theta=100.0)
+    table.add("kolibri_posts", "kolibri1",
+              "four norms a layer, a layer without window and rotation, the choice by logit plus bias",
+              replace(base, head_dim=24, qk_norm=True, shared_ff=32, correction=0.5, layers=4), seed=11,
+              sliding_window=9, shared_expert_intermediate_size=32, norm_topk_prob=True, rope_theta=100.0,
+              layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+              absent=("intermediate_size",))
+    table.add("phimoe_norms", "phimoe",
+              "LayerNorm with bias, the sparse mixer, biases on q, k, v, o and on the head",
+              replace(base, bias="qkvo", top_k=2, norm_bias=True, head_bias=True), seed=7, attention_bias=True,
+              lm_head_bias=True, router_jitter_noise=0.1, rope_theta=100.0, absent=("head_dim",))
 
 
 CASES: dict[str, Case] = _table()

@@ -15,8 +15,12 @@ import numpy as np
 from oracles import draw, tensorfile
 from oracles.cases import CASES, PROMPT, Case, Shape
 
-_EXPERT_PARTS = dict.fromkeys(("mixtral", "minimax_m2"), ("w1", "w3", "w2"))
-_SPARSE_BLOCK = ("mixtral", "minimax_m2", "granitemoe", "granitemoeshared")
+_EXPERT_PARTS = dict.fromkeys(("mixtral", "minimax_m2", "phimoe"), ("w1", "w3", "w2"))
+_SPARSE_BLOCK = ("mixtral", "minimax_m2", "phimoe", "granitemoe", "granitemoeshared")
+_QK_NORMS = {"hunyuan_v1_moe": {"q": "query_layernorm", "k": "key_layernorm"}}
+_ROUTERS = {"hunyuan_v1_moe": "gate.wg"}
+_SHARED = {"qwen2_moe": "shared_expert", "hunyuan_v1_moe": "shared_mlp"}
+_ROUTER_ENDS = (".gate.weight", ".router.layer.weight", ".router.weight", ".wg.weight")
 _DEFAULT_PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -30,7 +34,7 @@ def _ffn(prefix: str, parts: tuple[str, ...], hidden: int, width: int) -> list[t
     return [(gate, (width, hidden)), (up, (width, hidden)), (down, (hidden, width))]
 
 
-def _attention(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+def _attention(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
     rows = {"q": shape.heads * shape.head_dim, "k": shape.kv_heads * shape.head_dim}
     rows.update(v=rows["k"], o=shape.hidden)
     tensors: list[tuple[str, tuple[int, ...]]] = []
@@ -40,26 +44,37 @@ def _attention(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
         if part in shape.bias:
             tensors.append((f"{prefix}.{part}_proj.bias", (count,)))
     if shape.qk_norm:
-        tensors += [(f"{prefix}.{part}_norm.weight", (rows[part] if shape.qk_norm_wide else shape.head_dim,))
+        names = _QK_NORMS.get(family, {"q": "q_norm", "k": "k_norm"})
+        tensors += [(f"{prefix}.{names[part]}.weight", (rows[part] if shape.qk_norm_wide else shape.head_dim,))
                     for part in "qk"]
     return tensors
+
+
+def _oss(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    experts, hidden, ff, block = shape.experts, shape.hidden, shape.expert_ff, f"{prefix}.experts"
+    return [(f"{prefix}.router.weight", (experts, hidden)), (f"{prefix}.router.bias", (experts,)),
+            (f"{block}.gate_up_proj", (experts, hidden, 2 * ff)), (f"{block}.gate_up_proj_bias", (experts, 2 * ff)),
+            (f"{block}.down_proj", (experts, ff, hidden)), (f"{block}.down_proj_bias", (experts, hidden))]
 
 
 def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
     if family.startswith("granitemoe"):
         return _fused_experts(prefix, shape)
-    tensors: list[tuple[str, tuple[int, ...]]] = [(f"{prefix}.gate.weight", (shape.experts, shape.hidden))]
+    tensors: list[tuple[str, tuple[int, ...]]] = [
+        (f"{prefix}.{_ROUTERS.get(family, 'gate')}.weight", (shape.experts, shape.hidden))]
     if family == "minimax_m2":
         tensors.append((f"{prefix}.e_score_correction_bias", (shape.experts,)))
     if family == "ernie4_5_moe":
         tensors.append((f"{prefix}.moe_statics.e_score_correction_bias", (1, shape.experts)))
     if family in ("dots1", "glm4_moe"):
         tensors.append((f"{prefix}.gate.e_score_correction_bias", (shape.experts,)))
+    if family == "gpt_oss":
+        return _oss(prefix, shape)
     parts = _EXPERT_PARTS.get(family, _DEFAULT_PARTS)
     for expert in range(shape.experts):
         tensors += _ffn(f"{prefix}.experts.{expert}", parts, shape.hidden, shape.expert_ff)
     if shape.shared_ff:
-        shared = "shared_expert" if family == "qwen2_moe" else "shared_experts"
+        shared = _SHARED.get(family, "shared_experts")
         tensors += _ffn(f"{prefix}.{shared}", _DEFAULT_PARTS, shape.hidden, shape.shared_ff)
     if shape.shared_gate:
         tensors.append((f"{prefix}.shared_expert_gate.weight", (1, shape.hidden)))
@@ -87,14 +102,26 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
         listed.append((f"{prefix}.input_layernorm.weight", (shape.hidden,)))
-        listed += _attention(f"{prefix}.self_attn", shape)
+        listed += _attention(f"{prefix}.self_attn", family, shape)
+        if family == "gpt_oss":
+            listed.append((f"{prefix}.self_attn.sinks", (shape.heads,)))
         listed.append((f"{prefix}.post_attention_layernorm.weight", (shape.hidden,)))
         if shape.experts and layer not in shape.dense_layers:
             block = "block_sparse_moe" if family in _SPARSE_BLOCK else "mlp"
             listed += _experts(f"{prefix}.{block}", family, shape)
         else:
-            listed += _ffn(f"{prefix}.mlp", _DEFAULT_PARTS, shape.hidden, shape.ff)
+            dense = _ffn(f"{prefix}.mlp", _DEFAULT_PARTS, shape.hidden, shape.ff)
+            listed += dense
+            if shape.ffn_bias:
+                listed += [(name.removesuffix("weight") + "bias", rows[:1]) for name, rows in dense]
+        if family == "kolibri1":
+            listed += [(f"{prefix}.post_{part}_norm.weight", (shape.hidden,)) for part in ("attn", "ffn")]
+            listed.append((f"{prefix}.moe.router.expert_bias", (shape.experts,)))
     listed.append(("model.norm.weight", (shape.hidden,)))
+    if shape.norm_bias:
+        listed += [(name.removesuffix("weight") + "bias", size) for name, size in listed if name.endswith("norm.weight")]
+    if shape.head_bias:
+        listed.append(("lm_head.bias", (shape.vocab,)))
     if not shape.tied:
         listed.append(("lm_head.weight", (shape.vocab, shape.hidden)))
     return listed
@@ -102,19 +129,23 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
 
 def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
     """The float32 values of one tensor."""
-    if name.endswith("e_score_correction_bias"):
+    if name.endswith(("e_score_correction_bias", "expert_bias")):
         if not case.shape.correction:
             return np.zeros(shape, dtype=np.float32)  # part of the layout; the router then works without it
         return draw.bell(case.seed, f"{case.name}/{name}", shape, case.shape.correction)
     drawn = draw.bell(case.seed, f"{case.name}/{name}", shape)
-    if name.endswith(".bias"):
+    if name.endswith((".bias", "_proj_bias")):
         return drawn * np.float32(0.4)
+    if name.endswith(".sinks"):
+        return drawn
+    if name.endswith(("gate_up_proj", "down_proj")):  # transposed experts
+        return drawn * np.float32((2.0 if "down" in name else 1.0) * shape[1] ** -0.5)
     if len(shape) == 1:
         return np.float32(1.0) + drawn * np.float32(0.25)
     scale = shape[-1] ** -0.5
     if name == "model.embed_tokens.weight":
         scale = 0.25 if case.shape.tied else 1.0
-    elif name == "lm_head.weight" or any(part in name for part in (".q_proj", ".k_proj", ".gate.weight", ".router.")):
+    elif name == "lm_head.weight" or ".q_proj" in name or ".k_proj" in name or name.endswith(_ROUTER_ENDS):
         scale *= 1.5
     elif name.endswith(("down_proj.weight", "w2.weight", "output_linear.weight")):
         scale *= 2.0

@@ -67,7 +67,7 @@ class Live:
         self.router_margin = float("inf")
         if case.shape.experts > case.shape.top_k:
             for module in self.model.modules():
-                if type(module).__name__.lower().endswith("topkrouter"):
+                if type(module).__name__.lower().endswith(("topkrouter", "v1gate")):
                     module.register_forward_hook(self._watch)
 
     def _watch(self, module: object, inputs: object, output: tuple) -> None:
@@ -82,6 +82,7 @@ class Live:
         """What a router with a bias chooses by, with the gap between its groups watched on the way."""
         softmax = self.case.family == "ernie4_5_moe"
         scores = logits.softmax(dim=-1) if softmax else logits.sigmoid()
+        scores = logits if self.case.family == "kolibri1" else scores
         owner = getattr(module, "moe_statics", module)
         bias = inputs[1] if self.case.family == "minimax_m2" else owner.e_score_correction_bias
         numbers = scores + bias.detach().double().reshape(-1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_BYTES = {"F32": 4, "BF16": 2, "F16": 2}
+_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "U8": 1}
 
 
 class Entry(NamedTuple):
@@ -46,6 +46,8 @@ def encode(values: np.ndarray, dtype: str) -> bytes:
     """The little-endian bytes of float32 values in a safetensors dtype."""
     if dtype == "BF16":
         return to_bf16(values).astype("<u2").tobytes()
+    if _BYTES[dtype] == 1:  # codes as they are
+        return np.ascontiguousarray(values, dtype=np.uint8).tobytes()
     return np.ascontiguousarray(values).astype({"F32": "<f4", "F16": "<f2"}[dtype]).tobytes()
 
 

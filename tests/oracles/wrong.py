@@ -95,6 +95,12 @@ def swapped_windows(target: Model) -> None:
         layer.window = None if layer.window else size
 
 
+def everywhere(target: Model) -> None:
+    """The model's rope in the layers that have none."""
+    for layer in target.layers:
+        layer.rope = 0
+
+
 def shorter(target: Model) -> None:
     """One layer too few."""
     target.layers.pop()
@@ -151,6 +157,13 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("QK_NORM", "qwen3_norm", "none", layers(qk_norm=c.QK_NORM_NONE)),
         ("QK_NORM", "qwen3_moe_norm", "none", layers(qk_norm=c.QK_NORM_NONE)),
         ("QK_NORM", "olmoe_wide", "none", layers(qk_norm=c.QK_NORM_NONE)),
+        ("QK_NORM", "hunyuan_after", "none", layers(qk_norm=c.QK_NORM_NONE)),
+        ("QK_NORM", "hunyuan_after", "before the rotation", layers(qk_norm=c.QK_NORM_HEAD)),
+        ("QK_NORM", "qwen3_norm", "after the rotation", layers(qk_norm=c.QK_NORM_HEAD_AFTER_ROPE)),
+        ("QK_NORM", "llama_mha", "after the rotation, without weights", layers(qk_norm=c.QK_NORM_L2_AFTER_ROPE)),
+        ("SINKS", "gpt_oss_sinks", "none", layers(sinks=None)),
+        ("CHUNK", "llama_mha", "10", layers(chunk=10)),
+        ("CHUNK", "mistral_window", "instead of a window", layers(chunk=11, window=None)),
         ("CLIP_QKV", "olmoe_wide", "none", layers(clip_qkv=None)),
         ("CLIP_QKV", "qwen3_moe_norm", "0.9", layers(clip_qkv=0.9)),
         ("NORM_EPS", "llama_mha", "1e-5", layers(norm_eps=1e-5)),
@@ -160,6 +173,32 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("BIASES", "llama_gqa_bias", "no bias on v", without_bias("v")),
         ("BIASES", "llama_gqa_bias", "no bias on o", without_bias("o")),
         ("BIASES", "qwen2_window", "no bias on v", without_bias("v")),
+        ("POST_NORMS", "kolibri_posts", "none after attention", layers(post_norms=c.POST_NORM_FFN)),
+        ("POST_NORMS", "kolibri_posts", "none after the experts", layers(post_norms=c.POST_NORM_ATTENTION)),
+        ("ROUTER_BIAS", "kolibri_posts", "on the score", experts(router_bias=c.ROUTER_BIAS_SCORE)),
+        ("ROUTER_BIAS", "gpt_oss_sinks", "none", experts(router_bias=None)),
+        ("ROPE", "kolibri_posts", "every layer rotates", everywhere),
+        ("NORM", "phimoe_norms", "RMS", layers(norm=None)),
+        ("NORM", "phimoe_norms", "without biases", layers(norm=c.NORM_LAYER)),
+        ("FINAL_NORM", "phimoe_norms", "without a bias", model(final_norm=c.NORM_LAYER)),
+        ("HEAD_BIAS", "phimoe_norms", "none", model(head_bias=None)),
+        ("ROUTER_JITTER", "phimoe_norms", "0.01", experts(router_jitter=0.01)),
+        ("NORM", "llama_mha", "LayerNorm", layers(norm=c.NORM_LAYER)),
+        ("FINAL_NORM", "llama_mha", "LayerNorm", model(final_norm=c.NORM_LAYER)),
+        ("LOGIT_SOFTCAP", "llama_mha", "5", model(logit_softcap=5.0)),
+        ("ACTIVATION", "llama_mha", "gelu", layers(activation=c.ACTIVATION_GELU_ERF)),
+        ("ACTIVATION", "llama_gelu", "silu", layers(activation=c.ACTIVATION_SILU)),
+        ("ACTIVATION", "llama_gelu", "the other gelu", layers(activation=c.ACTIVATION_GELU_TANH)),
+        ("ACTIVATION", "llama_gelu_tanh", "the other gelu", layers(activation=c.ACTIVATION_GELU_ERF)),
+        ("ACTIVATION", "gpt_oss_sinks", "without one more", experts(activation=c.ACTIVATION_CLAMPED)),
+        ("ACTIVATION SWIGLU_LIMIT", "gpt_oss_sinks", "plain silu", experts(
+            activation=c.ACTIVATION_SILU, swiglu_limit=None)),
+        ("SWIGLU_LIMIT", "gpt_oss_sinks", "7", experts(swiglu_limit=7.0)),
+        ("FFN_BIASES", "gpt_oss_sinks", "none on gate", experts(ffn_biases=c.FFN_BIAS_UP | c.FFN_BIAS_DOWN)),
+        ("FFN_BIASES", "gpt_oss_sinks", "none on up", experts(ffn_biases=c.FFN_BIAS_GATE | c.FFN_BIAS_DOWN)),
+        ("FFN_BIASES", "gpt_oss_sinks", "none on down", experts(ffn_biases=c.FFN_BIAS_GATE | c.FFN_BIAS_UP)),
+        ("FFN_BIASES", "llama_gelu", "none on down", layers(ffn_biases=c.FFN_BIAS_GATE | c.FFN_BIAS_UP)),
+        ("FFN_BIASES", "llama_gelu", "none", layers(ffn_biases=None)),
         ("TOP_K", "mixtral_mha", "1", experts(top_k=1)),
         ("TOP_K", "mixtral_tied", "4", experts(top_k=4)),
         ("TOP_K", "mixtral_all", "3", experts(top_k=3)),
@@ -230,7 +269,19 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("BIASES", "llama_mha", "biases that are not there", layers(biases=c.BIAS_Q)),
         ("QK_NORM", "llama_mha", "norms that are not there", layers(qk_norm=c.QK_NORM_HEAD)),
         ("ATTENTION", "llama_mha", "latent attention", layers(attention=c.ATTENTION_MLA)),
-        ("ACTIVATION", "llama_mha", "an unknown one", layers(activation=c.ACTIVATION_SILU + 1)),
+        ("ACTIVATION", "llama_mha", "an unknown one", layers(activation=c.ACTIVATION_GELU_ERF + 1)),
+        ("ACTIVATION", "llama_mha", "a clamped one without a limit", layers(activation=c.ACTIVATION_CLAMPED)),
+        ("SWIGLU_LIMIT", "llama_mha", "a limit of nothing", layers(swiglu_limit=7.0)),
+        ("SWIGLU_LIMIT", "gpt_oss_sinks", "not above zero", layers(swiglu_limit=-1.0)),
+        ("SINKS", "llama_mha", "sinks that are not there", layers(sinks=1)),
+        ("FFN_BIASES", "llama_mha", "biases that are not there", layers(ffn_biases=c.FFN_BIAS_UP)),
+        ("NORM", "llama_mha", "biases that are not there", layers(norm=c.NORM_LAYER_BIAS)),
+        ("FINAL_NORM", "llama_mha", "a bias that is not there", model(final_norm=c.NORM_LAYER_BIAS)),
+        ("HEAD_BIAS", "llama_mha", "a bias that is not there", model(head_bias=1)),
+        ("POST_NORMS", "llama_mha", "a norm that is not there", layers(post_norms=c.POST_NORM_FFN)),
+        ("CHUNK", "mistral_window", "beside a window", layers(chunk=11)),
+        ("POST_NORMS", "phimoe_norms", "norms that are not there", layers(post_norms=c.POST_NORM_ATTENTION)),
+        ("LOGIT_SOFTCAP", "llama_mha", "not above zero", model(logit_softcap=-5.0)),
         ("FFN", "qwen2_moe_plain", "experts in a dense layer", _first(
             ffn=c.FFN_MOE, experts=8, top_k=2, router_score=c.ROUTER_SOFTMAX)),
         ("FFN", "mixtral_mha", "a dense layer instead of experts", _first(

@@ -106,7 +106,15 @@ def _dots_q8(q: F32, k: NDArray[np.int8], k_scales: F32) -> F32:
     return acc
 
 
-def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int) -> F32:
+def _first_seen(position: NDArray[np.int64], window: int, chunk: int) -> NDArray[np.int64]:
+    """The first position that each row sees: a window ends with it, a chunk is a stretch of fixed places."""
+    if chunk:
+        return position - position % chunk
+    return np.maximum(position - window + 1, 0) if window else np.zeros_like(position)
+
+
+def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int, chunk: int = 0,
+           sinks: F32 | None = None) -> F32:
     """Rows [n, H, D] at positions first .. first+n-1 to [n, H*D]; the cache already holds their K and V."""
     rows, heads, head_dim = q.shape
     count = first + rows
@@ -122,21 +130,23 @@ def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int
     score = dots * np.float32(scale)
 
     position = np.arange(first, count)[:, None]
-    seen = np.arange(count)[None, :] <= position
-    if window:
-        seen &= np.arange(count)[None, :] > position - window
+    start = _first_seen(position, window, chunk)
+    seen = (np.arange(count)[None, :] <= position) & (np.arange(count)[None, :] >= start)
     seen = seen[:, None, :]
     score = np.where(seen, score, np.float32(-np.inf))
     require_finite(np.where(seen, score, np.float32(0)), "attention score")
     top = score.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        top = np.maximum(top, sinks[None, :, None])
     p = exp(np.where(seen, score - top, np.float32(0)))
 
     partials = np.zeros((rows, heads, LANES), dtype=np.float32)
     acc = np.zeros((rows, heads, head_dim), dtype=np.float32)
-    for j in range(count):  # rows that see position j are one range: from j itself to the end of the window
-        low, high = max(j - first, 0), rows if not window else min(rows, j + window - first)
-        if low >= high:
+    for j in range(count):  # rows that see position j are one range, from j itself on
+        who = np.flatnonzero(seen[:, 0, j])
+        if not who.size:
             continue
+        low, high = who[0], who[-1] + 1
         weight = p[low:high, :, j]
         lane = partials[low:high, :, j % LANES]
         partials[low:high, :, j % LANES] = lane + weight
@@ -145,4 +155,7 @@ def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int
         else:
             term = (weight[:, :, None] * v_scales[None, j]) * v[None, j]
         acc[low:high] = acc[low:high] + term
-    return (acc / tree16(partials)[:, :, None]).reshape(rows, heads * head_dim)
+    total = tree16(partials)
+    if sinks is not None:
+        total = total + exp(sinks[None, :] - top[:, :, 0])
+    return (acc / total[:, :, None]).reshape(rows, heads * head_dim)

@@ -51,13 +51,19 @@ class Attention:
     window: int = 0
     qk_norm_wide: bool = False
     clip: np.float32 | None = None
+    after_rope: str = ""  # "head" or "l2": q/k norm per head after the rotation
+    chunk: int = 0
+    sinks: bool = False
 
 
 @dataclass(frozen=True)
 class DenseFfn:
-    """A gated feed-forward block."""
+    """A gated feed-forward block; biases: which of "gate", "up", "down" have one."""
 
     ff: int
+    activation: str = "silu"
+    limit: np.float32 | None = None
+    biases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,9 @@ class MoeFfn:
     sum_min: np.float32 = F(0)
     jitter: np.float32 = F(0)
     by_logit: bool = False  # the choice
+    activation: str = "silu"
+    limit: np.float32 | None = None
+    biases: tuple[str, ...] = ()  # of every routed expert: "gate", "up", "down"
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,8 @@ class LayerDesc:
 
     attention: Attention
     ffn: DenseFfn | MoeFfn
+    norm: str = "rms"  # or "layer", "layer_bias"
+    post_norms: tuple[str, ...] = ()  # "attention", "ffn"
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,9 @@ class Description:
     embedding_multiplier: np.float32 | None = None
     residual_multiplier: np.float32 | None = None
     logit_multiplier: np.float32 | None = None
+    final_norm: str = "rms"
+    head_bias: bool = False
+    softcap: np.float32 | None = None
     kinds: Kinds = field(default_factory=Kinds)
     kv_kind: str = "f32"
 

@@ -41,7 +41,7 @@ from .matrix import Activation, Matrix
 from .quant import require_finite
 from .rope import rope_fractions
 from .router import route
-from .vecmath import cos_sin, rmsnorm, rotate, sigmoid, silu
+from .vecmath import cos_sin, gated, layer_norm, rmsnorm, rotate, sigmoid
 
 __all__ = ["Attention", "Cache", "DenseFfn", "Description", "Kinds", "LayerDesc", "Matrix", "Model", "MoeFfn",
            "Rope", "rope_fractions"]
@@ -62,8 +62,14 @@ class Model:
         self._matrix("embed", desc.kinds.embed, desc.vocab, desc.hidden)
         if not desc.tied:
             self._matrix("head", desc.kinds.head, desc.vocab, desc.hidden)
-        self._vector("norm", desc.hidden)
+        self._take_norm("norm", desc.final_norm)
+        if desc.head_bias:
+            self._vector("head_bias", desc.vocab)
         for i, layer in enumerate(desc.layers):
+            for part in ("attn_norm", "ffn_norm"):
+                self._take_norm(f"layers.{i}.{part}", layer.norm)
+            for part in layer.post_norms:
+                self._vector(f"layers.{i}.post_{part}_norm", desc.hidden)
             self._take_attention(f"layers.{i}", layer.attention)
             self._take_ffn(f"layers.{i}", layer.ffn)
         unused = sorted(set(weights) - set(self.matrices) - set(self.vectors))
@@ -99,16 +105,27 @@ class Model:
             raise ValueError(f"weights: {name!r}: expected float32[{size}], found {found}")
         self.vectors[name] = v
 
+    def _take_norm(self, name: str, kind: str) -> None:
+        self._vector(name, self.desc.hidden)
+        if kind == "layer_bias":
+            self._vector(f"{name}_bias", self.desc.hidden)
+
+    def _norm(self, name: str, kind: str, x: F32) -> F32:
+        if kind == "rms":
+            return rmsnorm(x, self.vectors[name], self.desc.eps)
+        return layer_norm(x, self.vectors[name], self.vectors.get(f"{name}_bias"), self.desc.eps)
+
     def _take_attention(self, at: str, a: Attention) -> None:
         hidden, kind = self.desc.hidden, self.desc.kinds.attention
-        self._vector(f"{at}.attn_norm", hidden)
+        if a.sinks:
+            self._vector(f"{at}.sinks", a.heads)
         q_rows, kv_rows = a.heads * a.head_dim, a.kv_heads * a.head_dim
         for name, rows, cols, bias in (("q", q_rows, hidden, a.q_bias), ("k", kv_rows, hidden, a.k_bias),
                                        ("v", kv_rows, hidden, a.v_bias), ("o", hidden, q_rows, a.o_bias)):
             self._matrix(f"{at}.{name}", kind, rows, cols)
             if bias:
                 self._vector(f"{at}.{name}_bias", rows)
-        if a.qk_norm:
+        if a.qk_norm or a.after_rope == "head":
             self._vector(f"{at}.q_norm", q_rows if a.qk_norm_wide else a.head_dim)
             self._vector(f"{at}.k_norm", kv_rows if a.qk_norm_wide else a.head_dim)
 
@@ -119,7 +136,9 @@ class Model:
 
     def _take_ffn(self, at: str, ffn: DenseFfn | MoeFfn) -> None:
         kinds = self.desc.kinds
-        self._vector(f"{at}.ffn_norm", self.desc.hidden)
+        for part in ffn.biases:
+            count = ffn.experts if isinstance(ffn, MoeFfn) else 1
+            self._vector(f"{at}.ffn_{part}_bias", count * (self.desc.hidden if part == "down" else ffn.ff))
         if isinstance(ffn, DenseFfn):
             self._take_block(f"{at}.ffn", kinds.dense, ffn.ff)
             return
@@ -143,9 +162,9 @@ class Model:
     def _product(self, name: str, activation: Activation) -> F32:
         return self.matrices[name].product(activation, self.vectors.get(f"{name}_bias"))
 
-    def _attention(self, at: str, a: Attention, x: F32, cache: LayerCache, first: int) -> F32:
-        rows = x.shape[0]
-        h = Activation(rmsnorm(x, self.vectors[f"{at}.attn_norm"], self.desc.eps))
+    def _attention(self, at: str, layer: LayerDesc, x: F32, cache: LayerCache, first: int) -> F32:
+        rows, a = x.shape[0], layer.attention
+        h = Activation(self._norm(f"{at}.attn_norm", layer.norm, x))
         q, k, v = (self._product(f"{at}.{part}", h) for part in "qkv")
         if a.qk_norm and a.qk_norm_wide:
             q = rmsnorm(q, self.vectors[f"{at}.q_norm"], self.desc.eps)
@@ -163,14 +182,30 @@ class Model:
         if a.rope:
             c, s = cos_sin(np.arange(first, first + rows), a.rope.fractions, a.rope.amplitude)
             q, k = rotate(q, c, s, a.rope.interleaved), rotate(k, c, s, a.rope.interleaved)
+        if a.after_rope:
+            ones = np.ones(a.head_dim, dtype=F)
+            q = rmsnorm(q, self.vectors.get(f"{at}.q_norm", ones), self.desc.eps)
+            k = rmsnorm(k, self.vectors.get(f"{at}.k_norm", ones), self.desc.eps)
         cache.append(k, v)
-        return self._product(f"{at}.o", Activation(attend(q, cache, first, a.score_scale, a.window)))
+        out = attend(q, cache, first, a.score_scale, a.window, a.chunk, self.vectors.get(f"{at}.sinks"))
+        return self._product(f"{at}.o", Activation(out))
 
-    def _block(self, at: str, h: Activation, times: F32 | None = None) -> F32:
-        gate, up = self._product(f"{at}.gate", h), self._product(f"{at}.up", h)
-        if times is not None:  # a weight on the input: products are linear, so it may come after them
-            gate, up = gate * times[:, None], up * times[:, None]
-        return self._product(f"{at}.down", Activation(silu(gate) * up))
+    def _bias(self, layer: str, part: str, expert: int, width: int) -> F32 | None:
+        """One expert's part of a bias of the routed experts (expert 0: of a dense FFN)."""
+        whole = self.vectors.get(f"{layer}.ffn_{part}_bias")
+        return None if whole is None else whole[expert * width:(expert + 1) * width]
+
+    def _block(self, at: str, ffn: DenseFfn | MoeFfn, h: Activation, layer: str = "", expert: int = 0,
+               times: F32 | None = None) -> F32:
+        """`layer` names where the biases are, if the block has some."""
+        biases = {part: self._bias(layer, part, expert, self.desc.hidden if part == "down" else ffn.ff)
+                  for part in ("gate", "up", "down")}
+        inner = []
+        for part in ("gate", "up"):
+            y = self.matrices[f"{at}.{part}"].product(h)
+            y = y if times is None else y * times[:, None]  # a weight on the input: products are linear
+            inner.append(y if biases[part] is None else y + biases[part])
+        return self.matrices[f"{at}.down"].product(Activation(gated(ffn.activation, *inner, ffn.limit)), biases["down"])
 
     def route(self, at: str, ffn: MoeFfn, h: Activation) -> F32:
         """[n, experts] weights; NaN for what was not chosen."""
@@ -184,17 +219,21 @@ class Model:
             rows = np.flatnonzero(~np.isnan(w[:, e]))
             if rows.size:
                 on_input = ffn.weight_on == "input"
-                out = self._block(f"{at}.experts.{e}", Activation(h.x[rows]), w[rows, e] if on_input else None)
+                out = self._block(f"{at}.experts.{e}", ffn, Activation(h.x[rows]), at, e,
+                                  w[rows, e] if on_input else None)
                 y[rows] = y[rows] + (out if on_input else w[rows, e, None] * out)
         if ffn.shared_ff:
-            shared = self._block(f"{at}.shared", h)
+            shared = self._block(f"{at}.shared", ffn, h)
             if ffn.shared_gate:
                 shared = sigmoid(self._product(f"{at}.shared_gate", h)) * shared
             y = y + shared
         return y
 
-    def _residual(self, x: F32, y: F32) -> F32:
+    def _residual(self, x: F32, y: F32, post: str = "") -> F32:
+        """`post` names the norm of what is added, if there is one."""
         m = self.desc.residual_multiplier
+        if post in self.vectors:
+            y = rmsnorm(y, self.vectors[post], self.desc.eps)
         return x + y if m is None else x + y * F(m)
 
     def _tokens(self, tokens: Sequence[int]) -> NDArray[np.int64]:
@@ -225,15 +264,20 @@ class Model:
                 x = x * F(self.desc.embedding_multiplier)
             for i, layer in enumerate(self.desc.layers):
                 at = f"layers.{i}"
-                x = self._residual(x, self._attention(at, layer.attention, x, cache.layers[i], first))
-                h = Activation(rmsnorm(x, self.vectors[f"{at}.ffn_norm"], self.desc.eps))
-                x = self._residual(x, self._block(f"{at}.ffn", h) if isinstance(layer.ffn, DenseFfn)
-                                   else self._moe(at, layer.ffn, h))
-            final = Activation(rmsnorm(x, self.vectors["norm"], self.desc.eps))
-            out = self._product("embed" if self.desc.tied else "head", final)
+                y = self._attention(at, layer, x, cache.layers[i], first)
+                x = self._residual(x, y, f"{at}.post_attention_norm")
+                h = Activation(self._norm(f"{at}.ffn_norm", layer.norm, x))
+                y = (self._block(f"{at}.ffn", layer.ffn, h, at) if isinstance(layer.ffn, DenseFfn)
+                     else self._moe(at, layer.ffn, h))
+                x = self._residual(x, y, f"{at}.post_ffn_norm")
+            final = Activation(self._norm("norm", self.desc.final_norm, x))
+            out = self.matrices["embed" if self.desc.tied else "head"].product(final, self.vectors.get("head_bias"))
             if self.desc.logit_multiplier is not None:
                 out = out * F(self.desc.logit_multiplier)
         require_finite(out, "logits")
+        if self.desc.softcap is not None:
+            c = F(self.desc.softcap)
+            out = c * (F(2) * sigmoid(F(2) * (out / c)) - F(1))
         assert out.dtype == np.float32
         return out
 

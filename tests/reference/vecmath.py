@@ -96,6 +96,44 @@ def silu(g: F32) -> F32:
     return g / (F(1) + exp(-g))
 
 
+def layer_norm(x: F32, weight: F32, bias: F32 | None, eps: np.float32) -> F32:
+    """((x - mean) * r) * w (+ b) with r = 1 / sqrt(sum16((x - mean)^2) / n + eps), over the last axis."""
+    n = F(x.shape[-1])
+    d = x - (sum16(x) / n)[..., None]
+    r = F(1) / np.sqrt(sum16(d * d) / n + F(eps))
+    y = (d * r[..., None]) * weight
+    return y if bias is None else y + bias
+
+
+def gelu_erf(g: F32) -> F32:
+    """max(g, 0) - |g| q: q is half of the complement of erf(|g| / sqrt 2), by a polynomial of 1 / (1 + p x)."""
+    a = np.abs(g)
+    x = a * F(0.70710678)
+    t = F(1) / (F(1) + F(0.3275911) * x)
+    p = np.full(g.shape, F(1.061405429), dtype=F)
+    for c in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        p = p * t + F(c)
+    q = ((p * t) * F(0.5)) * exp((x * x) * F(-1))
+    return (g + a) * F(0.5) - a * q
+
+
+def gated(activation: str, g: F32, u: F32, limit: np.float32 | None) -> F32:
+    """The gated product of section 4 by its name."""
+    if activation == "silu":
+        return silu(g) * u
+    if activation == "gelu_tanh":
+        cubic = F(1) + (F(0.044715) * g) * g
+        return (g / (F(1) + exp(-((g * F(1.59576912)) * cubic)))) * u
+    if activation == "gelu_erf":
+        return gelu_erf(g) * u
+    if np.isnan(g).any() or np.isnan(u).any():
+        raise NotFinite("a clamped gate: not a number")
+    g, u = np.minimum(g, F(limit)), np.minimum(np.maximum(u, -F(limit)), F(limit))
+    if activation == "clamped":
+        return silu(g) * u
+    return (g / (F(1) + exp(-(g * F(1.702))))) * (u + F(1))
+
+
 def cos_sin(positions: ArrayLike, fractions: NDArray[np.uint64], amplitude: np.float32) -> tuple[F32, F32]:
     """Cosine and sine of every (position, pair), times the amplitude, as [n, pairs] each."""
     position = np.atleast_1d(np.asarray(positions, dtype=np.uint64))
