@@ -28,7 +28,8 @@ from .sizing_shapes import Part, Shapes, shapes_of
 WITHOUT_BYTES = frozenset(
     """
     quantization_config auto_map num_nextn_predict_layers num_mtp_layers n_group topk_group rope_scaling
-    rope_parameters rope_theta partial_rotary_factor hidden_act
+    rope_parameters rope_theta partial_rotary_factor hidden_act index_share_for_mtp_iteration ep_size moe_layer_freq
+    topk_method scoring_func swiglu_limit initial_context_length experts_per_token
     """.split()
 )
 INDEX_BYTES = {"f32": 4.0, "f16": 2.0, "q8": 34 / 32}  # of one number of an indexer's key
