@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from . import latent
 from .blobwriter import Written, check_target, write_blob
 from .description import EVERY_LAYER, Model
 from .errors import ConvertError, UsageError
@@ -93,9 +94,15 @@ class _Weights:
 
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
         entry, start = self.entry(tensor, expert), self.described.place(tensor, expert).first
-        flat = self.checkpoint.floats(entry, start + first * tensor.columns, count * tensor.columns)
-        self.checkpoint.profile.count(flat.size * WIDTH[entry.dtype])
-        return flat.reshape(count, tensor.columns)
+
+        def read(first: int, numbers: int) -> np.ndarray:
+            self.checkpoint.profile.count(numbers * WIDTH[entry.dtype])
+            return self.checkpoint.floats(entry, start + first, numbers)
+
+        if tensor.role in latent.FACTORS:
+            layer = self.described.model.layers[tensor.layer]
+            return latent.factor_rows(read, layer, tensor.role, first, count)
+        return read(first * tensor.columns, count * tensor.columns).reshape(count, tensor.columns)
 
     def name(self, tensor: Tensor, expert: int) -> str:
         entry = self.entry(tensor, expert)
@@ -113,7 +120,7 @@ class _Weights:
         if not strict:
             return
         for name, entry in self.checkpoint.entries.items():
-            if name not in used and not IGNORED_TENSORS.fullmatch(name):
+            if name not in used and not IGNORED_TENSORS.fullmatch(name) and not self.described.draft(name):
                 raise ConvertError(
                     f"{entry.file}: tensor {entry.name!r} belongs to nothing that config.json describes; "
                     "weights and config do not belong together, or a newer Colibri may know it"
