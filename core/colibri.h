@@ -367,7 +367,7 @@ enum colibri_op_kind {
     COLIBRI_OP_ATTENTION_NORM = 2,      /* rows */
     COLIBRI_OP_QKV = 3,                 /* strips of q, k and v */
     COLIBRI_OP_PLACE = 4,               /* rows: q/k norm, rotation, into the cache */
-    COLIBRI_OP_ATTEND = 5,              /* blocks of rows x KV heads */
+    COLIBRI_OP_ATTEND = 5,              /* blocks of rows x KV heads x eights of the heads that share one */
     COLIBRI_OP_QUANTIZE = 6,            /* rows: attention output */
     COLIBRI_OP_PROJECT = 7,             /* strips of o */
     COLIBRI_OP_FFN_NORM = 8,            /* rows */
@@ -381,8 +381,15 @@ enum colibri_op_kind {
     COLIBRI_OP_COMBINE = 16,            /* rows */
     COLIBRI_OP_FINAL_NORM = 17,         /* rows that want logits */
     COLIBRI_OP_HEAD = 18,               /* strips of the vocabulary */
-    COLIBRI_OP_ADD_ATTENTION = 19,      /* rows: norm of the attention output, onto the residual */
-    COLIBRI_OP_ROOM = 24                /* array size: room for later ops */
+    COLIBRI_OP_LATENT = 19,             /* rows: norm of the latent that queries are made of */
+    COLIBRI_OP_QUERY = 20,              /* strips of q, from that latent */
+    COLIBRI_OP_ABSORB = 21,             /* heads x strips: queries into the latent's space */
+    COLIBRI_OP_EXPAND = 22,             /* heads x strips: what was attended out of it */
+    COLIBRI_OP_INDEX = 23,              /* strips of the index queries, the index key and the index heads' weights */
+    COLIBRI_OP_INDEX_PLACE = 24,        /* rows: norm and rotation, the key into its cache */
+    COLIBRI_OP_INDEX_CHOOSE = 25,       /* rows: which positions attention looks at */
+    COLIBRI_OP_ADD_ATTENTION = 26,      /* rows: norm of the attention output, onto the residual */
+    COLIBRI_OP_ROOM = 32                /* array size: room for later ops */
 };
 
 /* One kind of op, over all layers since the start or the last reset of the counters. */

@@ -158,7 +158,19 @@ enum colibri_layer_key {
     COLIBRI_LAYER_FFN_BIASES = 50,          /* u32 bits of colibri_ffn_bias: routed experts, or the dense FFN */
     COLIBRI_LAYER_NORM = 51,                /* u32 colibri_norm before attention and FFN, absent = RMS */
     COLIBRI_LAYER_POST_NORMS = 52,          /* u32 bits of colibri_post_norm: RMS norms of what is added to x */
-    COLIBRI_LAYER_CHUNK = 53                /* u32 positions: a row sees its own stretch of so many; not with WINDOW */
+    COLIBRI_LAYER_CHUNK = 53,               /* u32 positions: a row sees its own stretch of so many; not with WINDOW */
+    /* latent attention (MLA): KV_HEADS is 1, HEAD_DIM is LATENT + ROPE_DIM, the width of a cached key */
+    COLIBRI_LAYER_LATENT = 60,              /* u32 width of the latent, a multiple of 16 */
+    COLIBRI_LAYER_NOPE_DIM = 61,            /* u32 dimensions of a query head without rotation */
+    COLIBRI_LAYER_ROPE_DIM = 62,            /* u32 dimensions of a query head, and of the key, behind them */
+    COLIBRI_LAYER_V_DIM = 63,               /* u32 outputs of a head, a multiple of 16 */
+    COLIBRI_LAYER_Q_LATENT = 64,            /* u32 width of the latent of the queries, absent = none */
+    COLIBRI_LAYER_LATENT_EPS = 65,          /* f32 of the norms of both latents, absent = NORM_EPS */
+    /* sparse latent attention (DSA): a row looks at INDEX_TOP_K positions; without INDEX_HEADS at those of the layer before */
+    COLIBRI_LAYER_INDEX_HEADS = 66,         /* u32, absent = the choice of the nearest layer before that has some */
+    COLIBRI_LAYER_INDEX_DIM = 67,           /* u32 width of an index head */
+    COLIBRI_LAYER_INDEX_TOP_K = 68,         /* u32, absent = all positions */
+    COLIBRI_LAYER_INDEX_ROPE = 69           /* u32 index into ROPE, of index queries and key; absent = no rotation */
 };
 
 enum colibri_attention { COLIBRI_ATTENTION_GQA = 1, COLIBRI_ATTENTION_MLA = 2, COLIBRI_ATTENTION_CONV = 3 };
@@ -240,7 +252,17 @@ enum colibri_role {
     COLIBRI_ROLE_FINAL_NORM_BIAS = 66,      /* the model's */
     COLIBRI_ROLE_HEAD_BIAS = 67,            /* the model's, vector vocab */
     COLIBRI_ROLE_POST_ATTENTION_NORM = 68,  /* vector hidden */
-    COLIBRI_ROLE_POST_FFN_NORM = 69
+    COLIBRI_ROLE_POST_FFN_NORM = 69,
+    /* latent attention: Q has heads * (NOPE_DIM + ROPE_DIM) rows and Q_LATENT (or hidden) columns, K makes latent and
+     * rope key at once, Q_NORM and K_NORM are of the latents, Q_BIAS is of Q_A, there is no V; and these */
+    COLIBRI_ROLE_Q_A = 70,                  /* Q_LATENT x hidden */
+    COLIBRI_ROLE_K_UP = 71,                 /* heads * LATENT x NOPE_DIM: a head's key factor, transposed */
+    COLIBRI_ROLE_V_UP = 72,                 /* heads * V_DIM x LATENT: a head's value factor */
+    COLIBRI_ROLE_INDEX_Q = 73,              /* INDEX_HEADS * INDEX_DIM x Q_LATENT */
+    COLIBRI_ROLE_INDEX_K = 74,              /* INDEX_DIM x hidden */
+    COLIBRI_ROLE_INDEX_K_NORM = 75,         /* vector INDEX_DIM: of a norm that takes the mean off, */
+    COLIBRI_ROLE_INDEX_K_SHIFT = 76,        /* and what it adds last */
+    COLIBRI_ROLE_INDEX_WEIGHT = 77          /* INDEX_HEADS x hidden, f32 */
 };
 
 typedef struct colibri_tensor {

@@ -26,33 +26,58 @@ int32_t colibri_layer_begin(const colibri_view *view, colibri_cursor *cursor, co
     return COLIBRI_OK;
 }
 
+static int32_t colibri_read_rope(const colibri_view *view, uint32_t i, uint32_t *rope, colibri_detail *detail)
+{
+    const uint32_t s = COLIBRI_SECTION_LAYERS;
+    if (view->table[COLIBRI_SECTION_ROPE].count == 0u) {
+        return colibri_record_fault(detail, COLIBRI_ERROR_FORMAT, view, s, i, COLIBRI_FIELD_MISSING, 1, 0);
+    }
+    return colibri_record_u32(view, s, i, 0, view->table[COLIBRI_SECTION_ROPE].count - 1u, rope, detail);
+}
+
 static int32_t colibri_read_attention(const colibri_view *view, uint32_t i, colibri_description *d,
                                       colibri_detail *detail)
 {
     const uint32_t s = COLIBRI_SECTION_LAYERS;
     const uint32_t most = COLIBRI_VALUE_LIMIT;
-    uint32_t kind;
     switch (colibri_records(view, s)[i].key) {
     case COLIBRI_LAYER_ATTENTION:
-        if (colibri_records(view, s)[i].value != COLIBRI_ATTENTION_GQA) {
+        if (colibri_records(view, s)[i].value > COLIBRI_ATTENTION_MLA) {
             return colibri_record_fault(detail, COLIBRI_ERROR_UNSUPPORTED, view, s, i, COLIBRI_FIELD_VALUE,
-                                        COLIBRI_ATTENTION_GQA, colibri_records(view, s)[i].value);
+                                        COLIBRI_ATTENTION_MLA, colibri_records(view, s)[i].value);
         }
-        return colibri_record_u32(view, s, i, COLIBRI_ATTENTION_GQA, COLIBRI_ATTENTION_GQA, &kind, detail);
+        return colibri_record_u32(view, s, i, COLIBRI_ATTENTION_GQA, COLIBRI_ATTENTION_MLA, &d->attention, detail);
     case COLIBRI_LAYER_HEADS: return colibri_record_u32(view, s, i, 1, 65535, &d->heads, detail);
     case COLIBRI_LAYER_KV_HEADS: return colibri_record_u32(view, s, i, 1, 65535, &d->kv_heads, detail);
     case COLIBRI_LAYER_HEAD_DIM: return colibri_record_u32(view, s, i, 1, 65535, &d->head_dim, detail);
-    case COLIBRI_LAYER_ROPE:
-        if (view->table[COLIBRI_SECTION_ROPE].count == 0u) {
-            return colibri_record_fault(detail, COLIBRI_ERROR_FORMAT, view, s, i, COLIBRI_FIELD_MISSING, 1, 0);
-        }
-        return colibri_record_u32(view, s, i, 0, view->table[COLIBRI_SECTION_ROPE].count - 1u, &d->rope, detail);
+    case COLIBRI_LAYER_ROPE: return colibri_read_rope(view, i, &d->rope, detail);
     case COLIBRI_LAYER_WINDOW: return colibri_record_u32(view, s, i, 1, most, &d->window, detail);
     case COLIBRI_LAYER_SCORE_SCALE: return colibri_record_f32(view, s, i, &d->score_scale, detail);
     case COLIBRI_LAYER_QK_NORM:
         return colibri_record_u32(view, s, i, 0, COLIBRI_QK_NORM_L2_AFTER_ROPE, &d->qk_norm, detail);
     case COLIBRI_LAYER_NORM_EPS: return colibri_record_f32(view, s, i, &d->eps, detail);
     default: return colibri_record_u32(view, s, i, 0, 15, &d->biases, detail);
+    }
+}
+
+static int32_t colibri_read_latent(const colibri_view *view, uint32_t i, colibri_description *d, colibri_detail *detail)
+{
+    const uint32_t s = COLIBRI_SECTION_LAYERS;
+    switch (colibri_records(view, s)[i].key) {
+    case COLIBRI_LAYER_LATENT: return colibri_record_u32(view, s, i, 1, 65535, &d->latent, detail);
+    case COLIBRI_LAYER_NOPE_DIM: return colibri_record_u32(view, s, i, 1, 65535, &d->nope_dim, detail);
+    case COLIBRI_LAYER_ROPE_DIM: return colibri_record_u32(view, s, i, 1, 65535, &d->rope_dim, detail);
+    case COLIBRI_LAYER_V_DIM: return colibri_record_u32(view, s, i, 1, 65535, &d->v_dim, detail);
+    case COLIBRI_LAYER_Q_LATENT:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->q_latent, detail);
+    case COLIBRI_LAYER_LATENT_EPS:
+        d->has_latent_eps = 1;
+        return colibri_record_f32(view, s, i, &d->latent_eps, detail);
+    case COLIBRI_LAYER_INDEX_HEADS: return colibri_record_u32(view, s, i, 1, 65535, &d->index_heads, detail);
+    case COLIBRI_LAYER_INDEX_DIM: return colibri_record_u32(view, s, i, 1, 65535, &d->index_dim, detail);
+    case COLIBRI_LAYER_INDEX_TOP_K:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->index_top_k, detail);
+    default: return colibri_read_rope(view, i, &d->index_rope, detail);
     }
 }
 
@@ -146,6 +171,9 @@ static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, c
         (key >= COLIBRI_LAYER_FFN_BIASES && key <= COLIBRI_LAYER_CHUNK)) {
         return colibri_read_extra(view, i, d, detail);
     }
+    if (key >= COLIBRI_LAYER_LATENT && key <= COLIBRI_LAYER_INDEX_ROPE) {
+        return colibri_read_latent(view, i, d, detail);
+    }
     return colibri_read_ffn(view, i, d, detail);
 }
 
@@ -210,6 +238,82 @@ static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, co
     return COLIBRI_OK;
 }
 
+static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uint32_t heads, uint64_t each,
+                                   colibri_detail *detail)
+{
+    if (heads * each > COLIBRI_VALUE_LIMIT) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT, heads * each);
+    }
+    return COLIBRI_OK;
+}
+
+/* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. What
+ * has no meaning there is refused: q/k norms per head, the clamp, a bias on v, a bias of a latent that is not there. */
+static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                    colibri_detail *detail)
+{
+    const uint32_t values[][2] = {{d->latent, COLIBRI_LAYER_LATENT}, {d->nope_dim, COLIBRI_LAYER_NOPE_DIM},
+                                  {d->rope_dim, COLIBRI_LAYER_ROPE_DIM}, {d->v_dim, COLIBRI_LAYER_V_DIM}};
+    int mla = d->attention == COLIBRI_ATTENTION_MLA;
+    for (uint32_t i = 0; i < 4u; i++) {
+        if ((values[i][0] != 0u) != mla) {
+            return colibri_layer_fault(detail, view, layer, mla ? COLIBRI_FIELD_MISSING : COLIBRI_FIELD_KEY,
+                                       values[i][1], values[i][0]);
+        }
+    }
+    if (!mla) {
+        return d->q_latent ? colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, COLIBRI_LAYER_Q_LATENT,
+                                                 d->q_latent) : COLIBRI_OK;
+    }
+    if (d->kv_heads != 1u || d->head_dim != d->latent + d->rope_dim) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, (uint64_t)d->latent + d->rope_dim,
+                                   (uint64_t)d->kv_heads * d->head_dim);
+    }
+    if ((d->latent | d->v_dim) % COLIBRI_TILE_ROWS != 0u) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_ROWS, COLIBRI_TILE_ROWS,
+                                   d->latent % COLIBRI_TILE_ROWS ? d->latent : d->v_dim);
+    }
+    uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
+    if (d->qk_norm != COLIBRI_QK_NORM_NONE || d->has_clip || d->biases & ~biases) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, biases, d->biases);
+    }
+    if (!(d->latent_eps >= 0.0f)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, colibri_bits(d->latent_eps));
+    }
+    int32_t status = colibri_check_width(view, layer, d->heads, (uint64_t)d->nope_dim + d->rope_dim, detail);
+    return status < 0 ? status : colibri_check_width(view, layer, d->heads, d->v_dim, detail);
+}
+
+/* A choice of positions: of latent attention without a window, by index heads that read the latent of the queries, or
+ * taken over from the last layer that has them; that one has to choose as many. */
+static int32_t colibri_check_index(const colibri_view *view, colibri_cursor *cursor, const colibri_description *d,
+                                   colibri_detail *detail)
+{
+    uint32_t layer = cursor->layer;
+    int own = d->index_heads != 0u;
+    if (!d->index_top_k) {
+        return own || d->index_dim || d->index_rope != COLIBRI_NO
+                   ? colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, COLIBRI_LAYER_INDEX_TOP_K, 0)
+                   : COLIBRI_OK;
+    }
+    if (d->attention != COLIBRI_ATTENTION_MLA || d->window || !d->q_latent) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, COLIBRI_LAYER_INDEX_TOP_K, d->window);
+    }
+    if (own != (d->index_dim != 0u) || (!own && d->index_rope != COLIBRI_NO)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING,
+                                   own ? COLIBRI_LAYER_INDEX_DIM : COLIBRI_LAYER_INDEX_HEADS, 0);
+    }
+    if (d->index_rope != COLIBRI_NO && colibri_rope_at(view, d->index_rope)->pairs > d->index_dim / 2u) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->index_dim / 2u,
+                                   colibri_rope_at(view, d->index_rope)->pairs);
+    }
+    if (!own && d->index_top_k != cursor->index_top_k) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, cursor->index_top_k, d->index_top_k);
+    }
+    cursor->index_top_k = d->index_top_k;
+    return colibri_check_width(view, layer, d->index_heads, d->index_dim, detail);
+}
+
 /* What single records cannot say: values that depend on each other. */
 static int32_t colibri_check_description(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                          colibri_detail *detail)
@@ -220,12 +324,14 @@ static int32_t colibri_check_description(const colibri_view *view, uint32_t laye
     if (d->heads % d->kv_heads != 0u) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->heads, d->kv_heads);
     }
-    if ((uint64_t)d->heads * d->head_dim > COLIBRI_VALUE_LIMIT) {
-        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT,
-                                   (uint64_t)d->heads * d->head_dim);
+    int32_t status = colibri_check_width(view, layer, d->heads, d->head_dim, detail);
+    status = status < 0 ? status : colibri_check_latent(view, layer, d, detail);
+    if (status < 0) {
+        return status;
     }
-    if (d->rope != COLIBRI_NO && colibri_rope_at(view, d->rope)->pairs > d->head_dim / 2u) {
-        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->head_dim / 2u,
+    uint32_t rotated = d->attention == COLIBRI_ATTENTION_MLA ? d->rope_dim : d->head_dim;
+    if (d->rope != COLIBRI_NO && colibri_rope_at(view, d->rope)->pairs > rotated / 2u) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, rotated / 2u,
                                    colibri_rope_at(view, d->rope)->pairs);
     }
     if (d->has_clip && !(d->clip_qkv > 0.0f)) {
@@ -339,6 +445,7 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
     uint64_t keys = 0;
     colibri_fill(out, 0, sizeof *out);
     out->rope = COLIBRI_NO;
+    out->index_rope = COLIBRI_NO;
     out->router_scale = 1.0f;
     out->router_score = COLIBRI_ROUTER_SOFTMAX;
     for (uint32_t i = 0; status >= 0 && i < cursor->defaults; i++) {
@@ -362,9 +469,13 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
         out->router_groups = 0;
         out->router_choice = 0;
     }
+    if (status >= 0 && !out->has_latent_eps) {
+        out->latent_eps = out->eps;
+    }
     status = status < 0 ? status : colibri_check_keys(view, cursor->layer, out, keys, detail);
     status = status < 0 ? status : colibri_check_description(view, cursor->layer, out, detail);
     status = status < 0 ? status : colibri_check_extra(view, cursor->layer, out, detail);
+    status = status < 0 ? status : colibri_check_index(view, cursor, out, detail);
     status = status < 0 ? status : colibri_layer_tensors(view, cursor, out, detail);
     out->first_expert = cursor->expert;
     if (status >= 0 && out->ffn == COLIBRI_FFN_MOE) {

@@ -59,6 +59,47 @@ static int colibri_attention_shape(const colibri_view *view, const colibri_descr
     }
 }
 
+/* Queries of a latent, keys and values of another: Q_NORM and K_NORM are of the latents, Q_BIAS is of Q_A. */
+static int colibri_latent_shape(const colibri_view *view, const colibri_description *d, uint32_t role,
+                                colibri_shape *shape)
+{
+    uint32_t q = d->heads * (d->nope_dim + d->rope_dim);
+    uint32_t out = d->heads * d->v_dim;
+    int two = d->q_latent != 0u;
+    switch (role) {
+    case COLIBRI_ROLE_ATTENTION_NORM: return colibri_vector_shape(shape, view->hidden, 1);
+    case COLIBRI_ROLE_Q: return colibri_matrix_shape(shape, q, two ? d->q_latent : view->hidden, 1);
+    case COLIBRI_ROLE_Q_A: return colibri_matrix_shape(shape, d->q_latent, view->hidden, two);
+    case COLIBRI_ROLE_K: return colibri_matrix_shape(shape, d->head_dim, view->hidden, 1);
+    case COLIBRI_ROLE_O: return colibri_matrix_shape(shape, view->hidden, out, 1);
+    case COLIBRI_ROLE_K_UP: return colibri_matrix_shape(shape, d->heads * d->latent, d->nope_dim, 1);
+    case COLIBRI_ROLE_V_UP: return colibri_matrix_shape(shape, out, d->latent, 1);
+    case COLIBRI_ROLE_Q_BIAS: return colibri_vector_shape(shape, d->q_latent, (d->biases & COLIBRI_BIAS_Q) != 0u);
+    case COLIBRI_ROLE_K_BIAS: return colibri_vector_shape(shape, d->head_dim, (d->biases & COLIBRI_BIAS_K) != 0u);
+    case COLIBRI_ROLE_O_BIAS: return colibri_vector_shape(shape, view->hidden, (d->biases & COLIBRI_BIAS_O) != 0u);
+    case COLIBRI_ROLE_Q_NORM: return colibri_vector_shape(shape, d->q_latent, two);
+    case COLIBRI_ROLE_K_NORM: return colibri_vector_shape(shape, d->latent, 1);
+    default: return 0;
+    }
+}
+
+static int colibri_index_shape(const colibri_view *view, const colibri_description *d, uint32_t role,
+                               colibri_shape *shape)
+{
+    int own = d->index_heads != 0u, present;
+    switch (role) {
+    case COLIBRI_ROLE_INDEX_Q: return colibri_matrix_shape(shape, d->index_heads * d->index_dim, d->q_latent, own);
+    case COLIBRI_ROLE_INDEX_K: return colibri_matrix_shape(shape, d->index_dim, view->hidden, own);
+    case COLIBRI_ROLE_INDEX_K_NORM:
+    case COLIBRI_ROLE_INDEX_K_SHIFT: return colibri_vector_shape(shape, d->index_dim, own);
+    case COLIBRI_ROLE_INDEX_WEIGHT:
+        present = colibri_matrix_shape(shape, d->index_heads, view->hidden, own);
+        shape->only_f32 = 1;
+        return present;
+    default: return 0;
+    }
+}
+
 static int colibri_expert_shape(const colibri_description *d, uint32_t rows, uint32_t columns, colibri_shape *shape)
 {
     int present = colibri_matrix_shape(shape, rows, columns, d->ffn == COLIBRI_FFN_MOE);
@@ -126,8 +167,12 @@ int colibri_role_shape(const colibri_view *view, const colibri_description *laye
     if (!layer) {
         return colibri_model_shape(view, role, shape);
     }
-    if (role < COLIBRI_ROLE_FFN_NORM) {
-        return colibri_attention_shape(view, layer, role, shape);
+    if (role >= COLIBRI_ROLE_INDEX_Q && role <= COLIBRI_ROLE_INDEX_WEIGHT) {
+        return colibri_index_shape(view, layer, role, shape);
+    }
+    if (role < COLIBRI_ROLE_FFN_NORM || role >= COLIBRI_ROLE_Q_A) {
+        return layer->attention == COLIBRI_ATTENTION_MLA ? colibri_latent_shape(view, layer, role, shape)
+                                                         : colibri_attention_shape(view, layer, role, shape);
     }
     if (role >= COLIBRI_ROLE_FFN_GATE_BIAS && role <= COLIBRI_ROLE_POST_FFN_NORM) {
         return colibri_extra_shape(view, layer, role, shape);

@@ -44,7 +44,11 @@ COLIBRI_ASSERT_SIZE(colibri_view, 88 + 24 * COLIBRI_TABLE_ROOM);
 
 /* One layer's description, complete and checked. */
 typedef struct colibri_description {
+    uint32_t attention;                         /* colibri_attention */
     uint32_t heads, kv_heads, head_dim;
+    uint32_t latent, nope_dim, rope_dim, v_dim, q_latent;   /* 0 unless the attention is latent; q_latent 0 = none */
+    uint32_t index_heads, index_dim, index_top_k;           /* top_k 0 = all positions; heads 0 = a former layer's choice */
+    uint32_t index_rope;                        /* index, COLIBRI_NO = no rotation */
     uint32_t rope;                              /* index, COLIBRI_NO = no rotation */
     uint32_t window;                            /* 0 = all positions */
     uint32_t qk_norm;
@@ -71,8 +75,10 @@ typedef struct colibri_description {
     uint32_t norm;
     uint32_t post_norms;
     uint32_t chunk;                             /* 0 = none */
+    uint32_t has_latent_eps;
     float score_scale;
     float eps;
+    float latent_eps;
     float router_scale;
     float router_eps;
     float router_sum_min;
@@ -93,6 +99,8 @@ typedef struct colibri_cursor {
     uint32_t tensor;                            /* next record of TENSORS */
     uint32_t expert;                            /* next record of EXPERT_SUMS */
     uint64_t expert_end;                        /* end of the expert bytes placed so far */
+    uint32_t index_top_k;                       /* of the last layer that chooses positions itself, 0 = none so far */
+    uint32_t reserved;
 } colibri_cursor;
 
 static inline const colibri_view *colibri_view_of(const colibri_model *model)

@@ -91,9 +91,24 @@ int colibri_soften(uint32_t kernel, float *s, const colibri_score_span *span, fl
     COLIBRI_DISPATCH(COLIBRI_GIVE, soften, (s, span, sum))
 }
 
+int colibri_soften_chosen(uint32_t kernel, float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum)
+{
+    COLIBRI_DISPATCH(COLIBRI_GIVE, soften_chosen, (s, span, chosen, sum))
+}
+
+void colibri_add_positive(uint32_t kernel, float *y, const float *x, float scale, float w, uint32_t n)
+{
+    COLIBRI_DISPATCH(COLIBRI_DO, add_positive, (y, x, scale, w, n))
+}
+
 void colibri_mix(uint32_t kernel, const colibri_mixture *m)
 {
     COLIBRI_DISPATCH(COLIBRI_DO, mix, (m))
+}
+
+void colibri_mix_latent(uint32_t kernel, const colibri_mixture *m)
+{
+    COLIBRI_DISPATCH(COLIBRI_DO, mix_latent, (m))
 }
 
 void colibri_store_halves(uint32_t kernel, uint16_t *half, const float *x, uint32_t n)

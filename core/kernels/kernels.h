@@ -96,6 +96,11 @@ typedef struct colibri_score_span {
     float sink;
 } colibri_score_span;
 int colibri_soften(uint32_t kernel, float *s, const colibri_score_span *span, float *sum);
+/* The same over chosen positions only; s = +0 for the others. Bit r of chosen[i] is position base + 16 * i + r. */
+int colibri_soften_chosen(uint32_t kernel, float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum);
+
+/* y = y + w * max(x * scale, +0) */
+void colibri_add_positive(uint32_t kernel, float *y, const float *x, float scale, float w, uint32_t n);
 
 /* V of one KV head for a few score rows that share it: out[i][c] = sum over positions first[i] .. last[i], ascending,
  * of (p * s_v) * v, then divided by sum[i].
@@ -114,6 +119,10 @@ typedef struct colibri_mixture {
     float *out[COLIBRI_ROWS_AT_ONCE];
 } colibri_mixture;
 void colibri_mix(uint32_t kernel, const colibri_mixture *m);
+
+/* The same where the values are the first head_dim columns of the K tiles (latent attention): plane holds those tiles,
+ * and every output adds up 16 partials by position mod 16, tile after tile, then their tree. */
+void colibri_mix_latent(uint32_t kernel, const colibri_mixture *m);
 
 /* half[i] = x[i], nearest-even, saturating: NUMERICS section 6. */
 void colibri_store_halves(uint32_t kernel, uint16_t *half, const float *x, uint32_t n);
@@ -150,7 +159,10 @@ void colibri_tile_row(uint32_t kind, const void *tile, uint32_t columns, uint32_
     float colibri_##level##_exp_sum(float *z, uint32_t n, float most); \
     uint32_t colibri_##level##_amax_bits(const float *x, uint32_t n); \
     int colibri_##level##_soften(float *s, const colibri_score_span *span, float *sum); \
+    int colibri_##level##_soften_chosen(float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum); \
+    void colibri_##level##_add_positive(float *y, const float *x, float scale, float w, uint32_t n); \
     void colibri_##level##_mix(const colibri_mixture *m); \
+    void colibri_##level##_mix_latent(const colibri_mixture *m); \
     void colibri_##level##_store_halves(uint16_t *half, const float *x, uint32_t n);
 
 /* Which levels this build holds. x86-64 and ARM64 levels carry their own target attributes, so they need no flags;

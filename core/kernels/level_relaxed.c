@@ -132,6 +132,21 @@ int colibri_relaxed_soften(float *s, const colibri_score_span *span, float *sum)
     return colibri_simd128_soften(s, span, sum);
 }
 
+int colibri_relaxed_soften_chosen(float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum)
+{
+    return colibri_simd128_soften_chosen(s, span, chosen, sum);
+}
+
+void colibri_relaxed_add_positive(float *y, const float *x, float scale, float w, uint32_t n)
+{
+    colibri_simd128_add_positive(y, x, scale, w, n);
+}
+
+void colibri_relaxed_mix_latent(const colibri_mixture *m)
+{
+    colibri_simd128_mix_latent(m);
+}
+
 void colibri_relaxed_mix(const colibri_mixture *m)
 {
     colibri_simd128_mix(m);

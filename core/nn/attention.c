@@ -5,7 +5,17 @@
  */
 #include "nn/session.h"
 
-/* Tile sizes and the number of tiles of one KV head. */
+/* The cache kind's products are those of the weight kinds: a K tile is a weight tile of head_dim columns. */
+uint32_t colibri_k_kind(uint32_t kv_kind)
+{
+    switch (kv_kind) {
+    case COLIBRI_KV_F32: return COLIBRI_KIND_F32;
+    case COLIBRI_KV_F16: return COLIBRI_KIND_F16;
+    default: return COLIBRI_KIND_Q8;
+    }
+}
+
+/* Tile sizes and the number of tiles of one KV head. Latent attention has no V plane: it mixes the K tiles. */
 void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer)
 {
     uint64_t d = layer->d.head_dim;
@@ -30,6 +40,11 @@ void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer)
         layer->v_tile_bytes = colibri_round_up(colibri_round_up(d, 64) + 16u * d, 64);
         break;
     }
+    if (colibri_latent(layer)) {
+        layer->v_tile_bytes = 0;
+    }
+    layer->index_tile_bytes = layer->d.index_heads
+                                  ? colibri_tile_bytes(colibri_k_kind(limits->kv_kind), layer->d.index_dim) : 0u;
 }
 
 static uint8_t *colibri_k_tile(const colibri_session *s, const colibri_layer *layer, uint32_t sequence, uint32_t head,
@@ -62,11 +77,11 @@ static void colibri_rotate_pairs(float *a, float *b, uint32_t step, const float 
     }
 }
 
-/* Every head of x, pair by pair: the angles of a pair are computed once for all heads. */
-static void colibri_rotate_heads(const colibri_session *s, const colibri_layer *layer, float *x, uint32_t heads,
-                                 uint32_t position)
+/* Heads of x, `stride` floats apart, pair by pair: the angles of a pair are computed once for all heads. */
+void colibri_rotate_heads(const colibri_session *s, uint32_t rope_index, float *x, uint32_t heads, uint32_t stride,
+                          uint32_t position)
 {
-    const colibri_rope *rope = colibri_rope_at(&s->view, layer->d.rope);
+    const colibri_rope *rope = colibri_rope_at(&s->view, rope_index);
     const uint64_t *fractions = colibri_rope_fractions(&s->view, rope);
     float amplitude = colibri_float(rope->amplitude);
     for (uint32_t j = 0; j < rope->pairs; j += COLIBRI_PAIRS_AT_ONCE) {
@@ -78,7 +93,7 @@ static void colibri_rotate_heads(const colibri_session *s, const colibri_layer *
             n[i] = n[i] * amplitude;
         }
         for (uint32_t h = 0; h < heads; h++) {
-            float *v = x + (uint64_t)h * layer->d.head_dim;
+            float *v = x + (uint64_t)h * stride;
             if (rope->interleaved) {
                 colibri_rotate_pairs(v + 2u * j, v + 2u * j + 1u, 2, c, n, count);
             } else {
@@ -147,7 +162,7 @@ static void colibri_scatter_halves(uint32_t kernel, const float *x, uint32_t cou
     }
 }
 
-static int colibri_store_k(const colibri_session *s, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane)
+int colibri_store_k(const colibri_session *s, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane)
 {
     switch (s->limits.kv_kind) {
     case COLIBRI_KV_F32:
@@ -186,6 +201,14 @@ static int colibri_store_v(const colibri_session *s, const float *v, uint32_t he
     }
 }
 
+/* A key's values into its lane of its head's K tile. */
+int colibri_cache_key(const colibri_session *s, const colibri_layer *layer, const colibri_row_state *state,
+                      uint32_t head, const float *k)
+{
+    uint8_t *tile = colibri_k_tile(s, layer, state->sequence, head, state->position / COLIBRI_TILE_ROWS);
+    return colibri_store_k(s, k, layer->d.head_dim, tile, state->position % COLIBRI_TILE_ROWS);
+}
+
 /* A row's q and k made ready in place, its k and v written into the cache. */
 void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker)
 {
@@ -204,7 +227,7 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     }
     if (layer->d.rope != COLIBRI_NO) {
         /* k lies behind q */
-        colibri_rotate_heads(s, layer, q, layer->d.heads + layer->d.kv_heads, state->position);
+        colibri_rotate_heads(s, layer->d.rope, q, layer->d.heads + layer->d.kv_heads, head_dim, state->position);
     }
     if (layer->d.qk_norm >= COLIBRI_QK_NORM_HEAD_AFTER_ROPE) {
         bad |= colibri_norm_qk(s, layer, q, k);
@@ -212,23 +235,12 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     /* a cache of halves would make an infinity 65504 */
     bad |= colibri_amax_bits(s->kernel, k, layer->k.rows + layer->v.rows) >= COLIBRI_INFINITY_BITS;
     for (uint32_t h = 0; h < layer->d.kv_heads; h++) {
-        bad |= colibri_store_k(s, k + (uint64_t)h * head_dim, head_dim,
-                               colibri_k_tile(s, layer, state->sequence, h, tile), lane);
+        bad |= colibri_cache_key(s, layer, state, h, k + (uint64_t)h * head_dim);
         bad |= colibri_store_v(s, v + (uint64_t)h * head_dim, head_dim,
                                colibri_v_tile(s, layer, state->sequence, h, tile), lane);
     }
     if (bad) {
         colibri_fault(s, worker);
-    }
-}
-
-/* The cache kind's products are those of the weight kinds: a K tile is a weight tile of head_dim columns. */
-static uint32_t colibri_k_kind(uint32_t kv_kind)
-{
-    switch (kv_kind) {
-    case COLIBRI_KV_F32: return COLIBRI_KIND_F32;
-    case COLIBRI_KV_F16: return COLIBRI_KIND_F16;
-    default: return COLIBRI_KIND_Q8;
     }
 }
 
@@ -267,6 +279,13 @@ static void colibri_scores(const colibri_session *s, const colibri_layer *layer,
     }
 }
 
+/* A query vector; where latent attention mixes, the same place takes the result. */
+static float *colibri_query_at(const colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t head)
+{
+    return colibri_latent(layer) ? colibri_query_of(s, layer, row, head)
+                                 : colibri_qkv_at(s, row) + (uint64_t)head * layer->d.head_dim;
+}
+
 /* The query vectors as products want them, quantized where the cache is; 1 if one is not finite. */
 static int colibri_query_rows(const colibri_session *s, const colibri_layer *layer, const colibri_queries *q,
                               uint8_t *scratch, colibri_activation *rows)
@@ -277,13 +296,42 @@ static int colibri_query_rows(const colibri_session *s, const colibri_layer *lay
     shape.offset = (uint64_t)(scratch - (const uint8_t *)(const void *)s) + s->layout.query_at;
     for (uint32_t i = 0; i < q->count; i++) {
         rows[i] = colibri_buffer_row(s, &shape, i);
-        rows[i].x = colibri_qkv_at(s, q->row[i]) + (uint64_t)q->head[i] * layer->d.head_dim;
+        rows[i].x = colibri_query_at(s, layer, q->row[i], q->head[i]);
         if (s->limits.kv_kind == COLIBRI_KV_Q8) {
             bad |= colibri_quantize_row(s->kernel, rows[i].x, layer->d.head_dim,
                                         (colibri_group *)(uintptr_t)rows[i].groups);
         }
     }
     return bad;
+}
+
+/* The values' side: V rows into the attended heads, or the latents of the K tiles into the queries' own places. */
+static void colibri_attend_values(colibri_session *s, const colibri_layer *layer, const colibri_queries *q,
+                                  colibri_mixture *m, uint32_t worker)
+{
+    int bad = 0;
+    for (uint32_t i = 0; i < q->count; i++) {
+        m->out[i] = colibri_latent(layer)
+                        ? colibri_query_of(s, layer, q->row[i], q->head[i])
+                        : (float *)(uintptr_t)colibri_buffer_row(s, &s->layout.attended, q->row[i]).x +
+                              (uint64_t)q->head[i] * layer->d.head_dim;
+    }
+    if (!colibri_latent(layer)) {
+        m->plane = colibri_v_tile(s, layer, q->sequence, q->kv_head, 0);
+        m->tile_bytes = layer->v_tile_bytes;
+        colibri_mix(s->kernel, m);
+        return;
+    }
+    m->plane = colibri_k_tile(s, layer, q->sequence, q->kv_head, 0);
+    m->tile_bytes = layer->k_tile_bytes;
+    m->head_dim = layer->d.latent;
+    colibri_mix_latent(s->kernel, m);
+    for (uint32_t i = 0; i < q->count; i++) {
+        bad |= colibri_quantize_head(s, &layer->v_up, q->row[i], q->head[i], m->out[i]);
+    }
+    if (bad) {
+        colibri_fault(s, worker);
+    }
 }
 
 static void colibri_attend_queries(colibri_session *s, const colibri_layer *layer, const colibri_queries *q,
@@ -297,8 +345,6 @@ static void colibri_attend_queries(colibri_session *s, const colibri_layer *laye
         first = q->first[i] < first ? q->first[i] : first;
         last = q->last[i] > last ? q->last[i] : last;
     }
-    m.plane = colibri_v_tile(s, layer, q->sequence, q->kv_head, 0);
-    m.tile_bytes = layer->v_tile_bytes;
     m.kind = s->limits.kv_kind;
     m.ring = layer->kv_tiles;
     m.head_dim = layer->d.head_dim;
@@ -315,15 +361,16 @@ static void colibri_attend_queries(colibri_session *s, const colibri_layer *laye
         span.sink = layer->d.sinks ? colibri_vector_at(s, &layer->sinks)[q->head[i]] : 0.0f;
         m.first[i] = q->first[i];
         m.last[i] = q->last[i];
-        m.out[i] = (float *)(uintptr_t)colibri_buffer_row(s, &s->layout.attended, q->row[i]).x +
-                   (uint64_t)q->head[i] * layer->d.head_dim;
-        bad |= colibri_soften(s->kernel, (float *)(void *)scratch + i * m.stride, &span, &m.sum[i]);
+        float *row = (float *)(void *)scratch + i * m.stride;
+        bad |= layer->d.index_top_k
+                   ? colibri_soften_chosen(s->kernel, row, &span, colibri_choice_at(s, q->row[i]) + m.base / 16u, &m.sum[i])
+                   : colibri_soften(s->kernel, row, &span, &m.sum[i]);
     }
     if (bad) {
         colibri_fault(s, worker);
         return;
     }
-    colibri_mix(s->kernel, &m);
+    colibri_attend_values(s, layer, q, &m, worker);
 }
 
 uint32_t colibri_attend_rows(const colibri_layer *layer)
@@ -332,13 +379,23 @@ uint32_t colibri_attend_rows(const colibri_layer *layer)
     return heads < COLIBRI_ROWS_AT_ONCE ? COLIBRI_ROWS_AT_ONCE / heads : 1u;
 }
 
-/* Unit: a block of rows and a KV head. Rows of the block that follow each other in one sequence go together. */
+uint32_t colibri_attend_parts(const colibri_layer *layer)
+{
+    return (layer->d.heads / layer->d.kv_heads + (COLIBRI_ROWS_AT_ONCE - 1u)) / COLIBRI_ROWS_AT_ONCE;
+}
+
+/* Unit: a block of rows, a KV head and up to eight of its heads. Rows of the block that follow each other in one
+ * sequence go together. */
 void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker)
 {
     uint32_t heads = layer->d.heads / layer->d.kv_heads;
-    uint32_t row = unit / layer->d.kv_heads * colibri_attend_rows(layer);
-    uint32_t end = row + colibri_attend_rows(layer);
+    uint32_t part = unit % colibri_attend_parts(layer) * COLIBRI_ROWS_AT_ONCE;
+    uint32_t part_end = heads - part < COLIBRI_ROWS_AT_ONCE ? heads : part + COLIBRI_ROWS_AT_ONCE;
+    uint32_t row, end;
     colibri_queries q;
+    unit /= colibri_attend_parts(layer);
+    row = unit / layer->d.kv_heads * colibri_attend_rows(layer);
+    end = row + colibri_attend_rows(layer);
     q.kv_head = unit % layer->d.kv_heads;
     q.count = 0;
     for (; row < end && row < s->row_count; row++) {
@@ -348,11 +405,7 @@ void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t uni
             q.count = 0;
         }
         q.sequence = state->sequence;
-        for (uint32_t h = 0; h < heads; h++) {
-            if (q.count == COLIBRI_ROWS_AT_ONCE) {              /* more heads share a KV head than go together */
-                colibri_attend_queries(s, layer, &q, worker);
-                q.count = 0;
-            }
+        for (uint32_t h = part; h < part_end; h++) {
             colibri_query_add(s, layer, &q, row, q.kv_head * heads + h);
         }
     }

@@ -12,6 +12,9 @@ typedef struct colibri_widths {
     uint64_t expert_run;
     uint32_t projected, attended, ops;
     uint32_t mixed;                             /* some layer gathers what it adds to the residual */
+    uint32_t index;                             /* floats of a row of the index */
+    uint32_t chosen;                            /* 1: some layer chooses positions */
+    uint32_t q_latent, query, head_columns;     /* latent attention: widest latents, queries, inputs of a factor */
     uint32_t selects;                           /* some layer chooses its experts by other numbers than their scores */
 } colibri_widths;
 
@@ -103,31 +106,84 @@ static uint64_t colibri_score_lanes(const colibri_limits *limits, uint32_t windo
     return window && seen < all ? seen : all;
 }
 
-static void colibri_widen_attention(const colibri_view *view, const colibri_limits *limits,
-                                    const colibri_description *d, colibri_layout *layout, colibri_widths *w, int *bad)
+/* q, k and v from the norm into o: what is read, how wide, and the units that make it. */
+static void colibri_widen_projections(const colibri_view *view, const colibri_limits *limits,
+                                      const colibri_description *d, colibri_layout *layout, colibri_widths *w)
 {
-    colibri_layer layer;
     uint32_t q = d->heads * d->head_dim;
     uint32_t kinds = 1u << colibri_role_kind(view, d, COLIBRI_ROLE_Q) |
                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_K) |
                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_V);
+    layout->quantize_norm |= (kinds >> COLIBRI_KIND_Q8) != 0u;
+    w->projected = (uint32_t)colibri_most(w->projected, (uint64_t)q + 2u * (uint64_t)d->kv_heads * d->head_dim);
+    w->attended = (uint32_t)colibri_most(w->attended, q);
+    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_STRIP_ROWS * limits->batch * colibri_most(view->hidden, q));
+}
+
+/* The same of latent attention, with the factors between. */
+static void colibri_widen_latent(const colibri_view *view, const colibri_limits *limits, const colibri_description *d,
+                                 colibri_layout *layout, colibri_widths *w)
+{
+    uint32_t q = d->heads * (d->nope_dim + d->rope_dim);
+    uint32_t first = d->q_latent ? COLIBRI_ROLE_Q_A : COLIBRI_ROLE_Q;
+    uint32_t kinds = 1u << colibri_role_kind(view, d, first) | 1u << colibri_role_kind(view, d, COLIBRI_ROLE_K);
+    uint32_t factors = 1u << colibri_role_kind(view, d, COLIBRI_ROLE_K_UP) |
+                       1u << colibri_role_kind(view, d, COLIBRI_ROLE_V_UP);
+    uint64_t widest = colibri_most(colibri_most(view->hidden, d->q_latent), (uint64_t)d->heads * d->v_dim);
+    layout->quantize_norm |= (kinds >> COLIBRI_KIND_Q8) != 0u;
+    layout->quantize_heads |= (factors >> COLIBRI_KIND_Q8) != 0u;
+    layout->quantize_latent |= d->q_latent && colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_Q));
+    layout->head_rows = (uint32_t)colibri_most(layout->head_rows, d->heads);
+    w->projected = (uint32_t)colibri_most(w->projected, (uint64_t)q + d->head_dim + d->q_latent);
+    w->attended = (uint32_t)colibri_most(w->attended, (uint64_t)d->heads * d->v_dim);
+    w->q_latent = (uint32_t)colibri_most(w->q_latent, d->q_latent);
+    w->query = (uint32_t)colibri_most(w->query, (uint64_t)d->heads * d->head_dim);
+    w->head_columns = (uint32_t)colibri_most(w->head_columns, colibri_most(d->nope_dim, d->latent));
+    widest = colibri_most(widest, w->head_columns);
+    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_STRIP_ROWS * limits->batch * widest);
+}
+
+/* A layer's own choice of positions: what its projections read, and its scores, one row of sums behind those of heads. */
+static void colibri_widen_index(const colibri_view *view, const colibri_limits *limits, const colibri_description *d,
+                                colibri_layout *layout, colibri_widths *w)
+{
+    uint64_t seen = colibri_round_up(limits->context, COLIBRI_TILE_ROWS);
+    w->chosen = 1;
+    w->index = (uint32_t)colibri_most(w->index, d->index_heads * (d->index_dim + 1u) + d->index_dim);
+    layout->quantize_norm |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_INDEX_K)) != 0;
+    layout->quantize_latent |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_INDEX_Q)) != 0;
+    layout->head_dim = (uint32_t)colibri_most(layout->head_dim, d->index_dim);
+    layout->score_rows = (uint32_t)colibri_most(layout->score_rows, colibri_rows_at_once(d->index_heads) + 1u);
+    w->macs = colibri_most(w->macs, seen * d->index_heads * d->index_dim);
+}
+
+static void colibri_widen_attention(const colibri_view *view, const colibri_limits *limits,
+                                    const colibri_description *d, colibri_layout *layout, colibri_widths *w, int *bad)
+{
+    colibri_layer layer;
+    uint32_t mixed = d->attention == COLIBRI_ATTENTION_MLA ? d->latent : d->head_dim;
     colibri_fill(&layer, 0, sizeof layer);
     layer.d = *d;
     colibri_kv_shape(limits, &layer);
     uint64_t tile = layer.k_tile_bytes + layer.v_tile_bytes;
-    w->kv = colibri_add(w->kv, colibri_mul(colibri_mul(tile, layer.kv_tiles, bad), d->kv_heads, bad), bad);
-    layout->kv_bytes_per_token += tile * d->kv_heads / COLIBRI_TILE_ROWS;
-    layout->quantize_norm |= (kinds >> COLIBRI_KIND_Q8) != 0u;
+    tile = colibri_add(colibri_mul(tile, d->kv_heads, bad), layer.index_tile_bytes, bad);
+    w->kv = colibri_add(w->kv, colibri_mul(tile, layer.kv_tiles, bad), bad);
+    layout->kv_bytes_per_token += tile / COLIBRI_TILE_ROWS;
     layout->quantize_attended |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_O)) != 0;
     layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, colibri_score_lanes(limits, d->window ? d->window : d->chunk));
     layout->head_dim = (uint32_t)colibri_most(layout->head_dim, d->head_dim);
     uint32_t score_rows = colibri_rows_at_once(limits->batch * (d->heads / d->kv_heads));
     layout->score_rows = (uint32_t)colibri_most(layout->score_rows, score_rows);
-    w->projected = (uint32_t)colibri_most(w->projected, (uint64_t)q + 2u * (uint64_t)d->kv_heads * d->head_dim);
-    w->attended = (uint32_t)colibri_most(w->attended, q);
-    uint64_t seen = (uint64_t)layer.kv_tiles * COLIBRI_TILE_ROWS * colibri_most(score_rows, d->heads / d->kv_heads);
-    w->macs = colibri_most(w->macs, 2u * seen * d->head_dim);
-    w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_STRIP_ROWS * limits->batch * colibri_most(view->hidden, q));
+    uint64_t seen = (uint64_t)layer.kv_tiles * COLIBRI_TILE_ROWS * score_rows;
+    w->macs = colibri_most(w->macs, seen * ((uint64_t)d->head_dim + mixed));
+    if (d->attention == COLIBRI_ATTENTION_MLA) {
+        colibri_widen_latent(view, limits, d, layout, w);
+    } else {
+        colibri_widen_projections(view, limits, d, layout, w);
+    }
+    if (d->index_heads) {
+        colibri_widen_index(view, limits, d, layout, w);
+    }
 }
 
 static int32_t colibri_widen_all(const colibri_view *view, const colibri_limits *limits, colibri_layout *layout,
@@ -171,6 +227,16 @@ static void colibri_carve_activations(const colibri_view *view, const colibri_li
     layout->qkv = colibri_arena_take(arena, limits->batch, layout->qkv_stride);
     colibri_buffer_shape(&layout->attended, w->attended, 1, layout->quantize_attended != 0u);
     layout->attended.offset = colibri_arena_take(arena, limits->batch, layout->attended.stride);
+    colibri_buffer_shape(&layout->latent, w->q_latent, 1, layout->quantize_latent != 0u);
+    layout->latent.offset = colibri_arena_take(arena, w->q_latent ? limits->batch : 0u, layout->latent.stride);
+    layout->query_stride = colibri_round_up((uint64_t)w->query * 4u, 64);
+    layout->query = colibri_arena_take(arena, w->query ? limits->batch : 0u, layout->query_stride);
+    colibri_buffer_shape(&layout->heads, w->head_columns, 0, layout->quantize_heads != 0u);
+    layout->heads.offset = colibri_arena_take(arena, (uint64_t)limits->batch * layout->head_rows, layout->heads.stride);
+    layout->index_stride = colibri_round_up((uint64_t)w->index * 4u, 64);
+    layout->index = colibri_arena_take(arena, w->index ? limits->batch : 0u, layout->index_stride);
+    layout->choice_stride = colibri_round_up(2u * (uint64_t)colibri_tiles(limits->context), 64);
+    layout->choice = colibri_arena_take(arena, w->chosen ? limits->batch : 0u, layout->choice_stride);
     layout->gated = colibri_arena_take(arena, 1, w->gated);
     layout->mixed = colibri_arena_take(arena, w->mixed ? limits->batch : 0u, (uint64_t)view->hidden * 4u);
 }
@@ -295,6 +361,14 @@ static void colibri_layer_resolve(const colibri_session *s, colibri_layer *layer
     layer->o_bias = colibri_resolve(s, t[COLIBRI_ROLE_O_BIAS]);
     layer->q_norm = colibri_resolve(s, t[COLIBRI_ROLE_Q_NORM]);
     layer->k_norm = colibri_resolve(s, t[COLIBRI_ROLE_K_NORM]);
+    layer->q_a = colibri_resolve(s, t[COLIBRI_ROLE_Q_A]);
+    layer->k_up = colibri_resolve(s, t[COLIBRI_ROLE_K_UP]);
+    layer->v_up = colibri_resolve(s, t[COLIBRI_ROLE_V_UP]);
+    layer->index_q = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_Q]);
+    layer->index_k = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_K]);
+    layer->index_k_norm = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_K_NORM]);
+    layer->index_k_shift = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_K_SHIFT]);
+    layer->index_weight = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_WEIGHT]);
     layer->ffn_norm = colibri_resolve(s, t[COLIBRI_ROLE_FFN_NORM]);
     layer->gate = colibri_resolve(s, t[dense ? COLIBRI_ROLE_GATE : COLIBRI_ROLE_SHARED_GATE]);
     layer->up = colibri_resolve(s, t[dense ? COLIBRI_ROLE_UP : COLIBRI_ROLE_SHARED_UP]);
@@ -335,6 +409,8 @@ int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail)
         colibri_kv_shape(&s->limits, layer);
         layer->kv_offset = kv;
         kv += (layer->k_tile_bytes + layer->v_tile_bytes) * layer->kv_tiles * layer->d.kv_heads;
+        layer->index_offset = kv;
+        kv += layer->index_tile_bytes * layer->kv_tiles;
         layer->chosen = chosen;
         layer->chosen_weight = chosen + (uint64_t)s->limits.batch * layer->d.top_k * 4u;
         chosen += (uint64_t)s->limits.batch * layer->d.top_k * 8u;

@@ -27,6 +27,10 @@ typedef struct colibri_layer {
     colibri_weight router, router_bias, expert_gate, expert_up, expert_down, shared_switch;
     colibri_weight ffn_gate_bias, ffn_up_bias, ffn_down_bias;       /* of the routed experts, or of the dense FFN */
     colibri_weight sinks, attention_norm_bias, ffn_norm_bias, post_attention_norm, post_ffn_norm;
+    colibri_weight q_a, k_up, v_up;             /* latent attention, whose k makes latent and rope key */
+    colibri_weight index_q, index_k, index_k_norm, index_k_shift, index_weight;
+    uint64_t index_offset;                      /* of the index keys inside one sequence's cache */
+    uint64_t index_tile_bytes;                  /* 0 unless the layer chooses positions itself */
     uint64_t expert_offset;                     /* of expert 0's run in the file */
     uint64_t kv_offset;                         /* of this layer inside one sequence's cache */
     uint64_t k_tile_bytes, v_tile_bytes;
@@ -82,6 +86,11 @@ typedef struct colibri_layout {
     uint64_t rows, logit_row;
     uint64_t residual, qkv, qkv_stride, mixed;
     colibri_buffer norm, attended;
+    colibri_buffer latent;                      /* the normed latent of the queries */
+    colibri_buffer heads;                       /* quantized only, head_rows a row: what a head's factor reads */
+    uint64_t query, query_stride;               /* absorbed queries; what was attended takes their places */
+    uint64_t index, index_stride;               /* floats: index queries, index key, weights of the index heads */
+    uint64_t choice, choice_stride;             /* uint16 a tile: which positions a row looks at, until a layer chooses anew */
     uint64_t gated;                             /* gated products; rows laid out per layer */
     uint64_t scores, scores_bytes, query_at;    /* per worker: score rows, quantized q */
     uint64_t router_logits, shared_switch, pairs, distinct, first_pair, chosen;
@@ -92,7 +101,7 @@ typedef struct colibri_layout {
     uint64_t kv_bytes_per_token, largest_unit_macs, resident_bytes, expert_bytes, expert_count;
     uint64_t unit_macs_reserved;
     uint32_t ops, max_top_k, max_experts, quantize_norm, quantize_attended, score_lanes, score_rows, head_dim,
-        slot_count;
+        slot_count, quantize_latent, quantize_heads, head_rows;
     uint32_t router_stride;                     /* floats of a row of router_logits; a second half where some layer
                                                    chooses by other numbers than scores */
 } colibri_layout;
@@ -182,6 +191,22 @@ static inline float *colibri_qkv_at(const colibri_session *s, uint32_t row)
     return colibri_pool_floats(s, s->layout.qkv + row * s->layout.qkv_stride);
 }
 
+static inline float *colibri_index_at(const colibri_session *s, uint32_t row)
+{
+    return colibri_pool_floats(s, s->layout.index + row * s->layout.index_stride);
+}
+
+static inline uint16_t *colibri_choice_at(const colibri_session *s, uint32_t row)
+{
+    return (uint16_t *)(void *)colibri_pool_at(s, s->layout.choice + row * s->layout.choice_stride);
+}
+
+/* Latent attention: a row's absorbed query of one head, and after ATTEND what that head attended. */
+static inline float *colibri_query_of(const colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t head)
+{
+    return colibri_pool_floats(s, s->layout.query + row * s->layout.query_stride) + (uint64_t)head * layer->d.head_dim;
+}
+
 /* Row `row` of a buffer; the pointers are writable behind the kernels' const. */
 static inline colibri_activation colibri_buffer_row(const colibri_session *s, const colibri_buffer *b, uint64_t row)
 {
@@ -214,6 +239,11 @@ static inline colibri_strip colibri_strip_at(const colibri_session *s, const col
     strip.first = first;
     strip.lanes = w->rows - first < count * COLIBRI_STRIP_ROWS ? w->rows - first : count * COLIBRI_STRIP_ROWS;
     return strip;
+}
+
+static inline int colibri_latent(const colibri_layer *layer)
+{
+    return layer->d.attention == COLIBRI_ATTENTION_MLA;
 }
 
 static inline uint32_t colibri_strips(uint32_t rows)
@@ -271,8 +301,26 @@ void colibri_op_run(colibri_session *s, const colibri_op *op, uint32_t worker, u
 void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
 /* Query rows that one unit of ATTEND takes, all of them for one KV head. */
 uint32_t colibri_attend_rows(const colibri_layer *layer);
+/* Units that the heads of one KV head make: eights of them. */
+uint32_t colibri_attend_parts(const colibri_layer *layer);
 void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
 void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer);
+void colibri_rotate_heads(const colibri_session *s, uint32_t rope_index, float *x, uint32_t heads, uint32_t stride,
+                          uint32_t position);
+uint32_t colibri_k_kind(uint32_t kv_kind);
+int colibri_store_k(const colibri_session *s, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane);
+int colibri_cache_key(const colibri_session *s, const colibri_layer *layer, const colibri_row_state *state,
+                      uint32_t head, const float *k);
+/* latent.c */
+void colibri_latent_norm(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
+void colibri_place_latent(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
+void colibri_absorb(colibri_session *s, const colibri_layer *layer, uint32_t unit);
+int colibri_quantize_head(const colibri_session *s, const colibri_weight *reader, uint32_t row, uint32_t head,
+                          const float *x);
+void colibri_expand(colibri_session *s, const colibri_layer *layer, uint32_t unit);
+/* sparse.c */
+void colibri_index_place(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
+void colibri_index_choose(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
 /* strip.c */
 void colibri_strip_times(const colibri_session *s, const colibri_strip *strip, const colibri_activation *rows,
                          uint32_t count, uint32_t seen, float *out);

@@ -7,14 +7,22 @@
 /* The ops of one layer in order; returns how many. ops may be a scratch array of 24. */
 uint32_t colibri_tape_layer_ops(const colibri_description *d, colibri_op *ops, uint32_t layer)
 {
-    static const uint8_t attention[] = {COLIBRI_OP_ATTENTION_NORM, COLIBRI_OP_QKV, COLIBRI_OP_PLACE, COLIBRI_OP_ATTEND,
-                                        COLIBRI_OP_QUANTIZE, COLIBRI_OP_PROJECT, COLIBRI_OP_FFN_NORM};
+    static const uint8_t attention[] = {
+        COLIBRI_OP_ATTENTION_NORM, COLIBRI_OP_QKV, COLIBRI_OP_LATENT, COLIBRI_OP_QUERY, COLIBRI_OP_PLACE,
+        COLIBRI_OP_INDEX, COLIBRI_OP_INDEX_PLACE, COLIBRI_OP_INDEX_CHOOSE, COLIBRI_OP_ABSORB, COLIBRI_OP_ATTEND,
+        COLIBRI_OP_EXPAND, COLIBRI_OP_QUANTIZE, COLIBRI_OP_PROJECT, COLIBRI_OP_FFN_NORM};
     uint32_t n = 0;
     for (uint32_t i = 0; i < sizeof attention; i++) {
+        int of_latent = attention[i] == COLIBRI_OP_ABSORB || attention[i] == COLIBRI_OP_EXPAND;
+        int of_queries = attention[i] == COLIBRI_OP_LATENT || attention[i] == COLIBRI_OP_QUERY;
+        int of_index = attention[i] >= COLIBRI_OP_INDEX && attention[i] <= COLIBRI_OP_INDEX_CHOOSE;
         if (attention[i] == COLIBRI_OP_FFN_NORM && (d->post_norms & COLIBRI_POST_NORM_ATTENTION)) {
             ops[n++].kind = COLIBRI_OP_ADD_ATTENTION;
         }
-        ops[n++].kind = attention[i];
+        if ((!of_latent || d->attention == COLIBRI_ATTENTION_MLA) && (!of_queries || d->q_latent) &&
+            (!of_index || d->index_heads)) {
+            ops[n++].kind = attention[i];
+        }
     }
     if (d->ffn == COLIBRI_FFN_DENSE) {
         ops[n++].kind = COLIBRI_OP_DENSE_UP;
@@ -66,13 +74,28 @@ static uint32_t colibri_blocks(uint32_t count, uint32_t block)
     return (count + (block - 1u)) / block;
 }
 
+/* What the attention norm goes into first: q, or the latent that q is made of. */
+static const colibri_weight *colibri_first_projection(const colibri_layer *layer)
+{
+    return layer->q_a.rows ? &layer->q_a : &layer->q;
+}
+
 uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op)
 {
     const colibri_layer *layer = colibri_layer_at(s, op->layer);
     switch (op->kind) {
-    case COLIBRI_OP_QKV: return colibri_strips(layer->q.rows) + 2u * colibri_strips(layer->k.rows);
+    case COLIBRI_OP_QKV:
+        return colibri_strips(colibri_first_projection(layer)->rows) + colibri_strips(layer->k.rows) +
+               colibri_strips(layer->v.rows);
+    case COLIBRI_OP_QUERY: return colibri_strips(layer->q.rows);
+    case COLIBRI_OP_INDEX:
+        return colibri_strips(layer->index_q.rows) + colibri_strips(layer->d.index_dim) +
+               colibri_strips(layer->d.index_heads);
+    case COLIBRI_OP_ABSORB: return colibri_strips(layer->d.latent) * layer->d.heads;
+    case COLIBRI_OP_EXPAND: return colibri_strips(layer->d.v_dim) * layer->d.heads;
     case COLIBRI_OP_ATTEND:
-        return colibri_blocks(s->row_count, colibri_attend_rows(layer)) * layer->d.kv_heads;
+        return colibri_blocks(s->row_count, colibri_attend_rows(layer)) * layer->d.kv_heads *
+               colibri_attend_parts(layer);
     case COLIBRI_OP_PROJECT:
     case COLIBRI_OP_DENSE_DOWN:
     case COLIBRI_OP_EXPERT_DOWN:
@@ -83,7 +106,7 @@ uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op)
     case COLIBRI_OP_EXPERT_UP: return (s->pass_end - s->pass_first) * colibri_strips(layer->d.ff);
     case COLIBRI_OP_FINAL_NORM: return s->logit_count;
     case COLIBRI_OP_HEAD: return s->logit_count ? colibri_strips(s->view.vocab) : 0u;
-    default: return s->row_count;               /* EMBED, norms, PLACE, QUANTIZE, COMBINE */
+    default: return s->row_count;               /* EMBED, norms, LATENT, PLACE, INDEX_PLACE .. */
     }
 }
 
@@ -94,7 +117,14 @@ uint64_t colibri_op_macs(const colibri_session *s, const colibri_op *op)
     uint64_t rows = s->row_count;
     uint64_t hidden = s->view.hidden;
     switch (op->kind) {
-    case COLIBRI_OP_QKV: return rows * hidden * ((uint64_t)layer->q.rows + layer->k.rows + layer->v.rows);
+    case COLIBRI_OP_QKV:
+        return rows * hidden * ((uint64_t)colibri_first_projection(layer)->rows + layer->k.rows + layer->v.rows);
+    case COLIBRI_OP_QUERY: return rows * layer->q.rows * layer->q.columns;
+    case COLIBRI_OP_INDEX:
+        return rows * ((uint64_t)layer->index_q.rows * layer->d.q_latent +
+                       hidden * ((uint64_t)layer->d.index_dim + layer->d.index_heads));
+    case COLIBRI_OP_ABSORB: return rows * layer->k_up.rows * layer->k_up.columns;
+    case COLIBRI_OP_EXPAND: return rows * layer->v_up.rows * layer->v_up.columns;
     case COLIBRI_OP_PROJECT: return rows * hidden * layer->o.columns;
     case COLIBRI_OP_DENSE_UP:
     case COLIBRI_OP_SHARED_UP: return rows * hidden * 2u * layer->gate.rows;
@@ -179,14 +209,44 @@ static const float *colibri_strip_bias(const colibri_session *s, const colibri_s
     return bias->rows ? colibri_vector_at(s, bias) + strip->first : 0;
 }
 
-/* One strip of q, k or v for every row, plus its bias. */
+/* Where a projection's outputs go: `place` floats into the rows of qkv, or of the index. */
+typedef struct colibri_target {
+    uint64_t offset, stride, place;
+} colibri_target;
+
+static colibri_target colibri_qkv_target(const colibri_session *s, uint32_t place)
+{
+    colibri_target target = {s->layout.qkv, s->layout.qkv_stride, place};
+    return target;
+}
+
+/* A strip of a projection for every row, plus its bias. */
+static void colibri_projection_strip(colibri_session *s, const colibri_weight *w, const colibri_weight *bias,
+                                     const colibri_buffer *in, colibri_target to, uint32_t unit)
+{
+    colibri_strip strip = colibri_strip_at(s, w, 0, unit, 1);
+    const float *add = bias ? colibri_strip_bias(s, &strip, bias) : 0;
+    for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
+        uint32_t count = colibri_rows_at_once(s->row_count - row);
+        float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
+        colibri_strip_rows(s, &strip, in, row, count, acc);
+        for (uint32_t i = 0; i < count; i++) {
+            float *out = colibri_pool_floats(s, to.offset + (row + i) * to.stride) + to.place + strip.first;
+            for (uint32_t r = 0; r < strip.lanes; r++) {
+                out[r] = add ? acc[i][r] + add[r] : acc[i][r];
+            }
+        }
+    }
+}
+
+/* One strip of q, k or v. The latent of the queries lies behind q and k. */
 static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, uint32_t unit)
 {
-    uint32_t q_strips = colibri_strips(layer->q.rows);
-    uint32_t k_strips = colibri_strips(layer->k.rows);
-    const colibri_weight *w = &layer->q;
+    const colibri_weight *w = colibri_first_projection(layer);
     const colibri_weight *bias = &layer->q_bias;
-    uint32_t place = 0;
+    uint32_t q_strips = colibri_strips(w->rows);
+    uint32_t k_strips = colibri_strips(layer->k.rows);
+    uint32_t place = layer->q_a.rows ? layer->q.rows + layer->k.rows : 0u;
     if (unit >= q_strips + k_strips) {
         unit -= q_strips + k_strips;
         w = &layer->v;
@@ -198,19 +258,20 @@ static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, ui
         bias = &layer->k_bias;
         place = layer->q.rows;
     }
-    colibri_strip strip = colibri_strip_at(s, w, 0, unit, 1);
-    const float *add = colibri_strip_bias(s, &strip, bias);
-    for (uint32_t row = 0; row < s->row_count; row += COLIBRI_ROWS_AT_ONCE) {
-        uint32_t count = colibri_rows_at_once(s->row_count - row);
-        float acc[COLIBRI_ROWS_AT_ONCE][COLIBRI_STRIP_ROWS];
-        colibri_strip_rows(s, &strip, &s->layout.norm, row, count, acc);
-        for (uint32_t i = 0; i < count; i++) {
-            float *out = colibri_qkv_at(s, row + i) + place + strip.first;
-            for (uint32_t r = 0; r < strip.lanes; r++) {
-                out[r] = add ? acc[i][r] + add[r] : acc[i][r];
-            }
-        }
+    colibri_projection_strip(s, w, bias, &s->layout.norm, colibri_qkv_target(s, place), unit);
+}
+
+/* One strip of the index queries, the index key or the weights of the index heads. */
+static void colibri_index_strip(colibri_session *s, const colibri_layer *layer, uint32_t unit)
+{
+    const colibri_weight *parts[] = {&layer->index_q, &layer->index_k, &layer->index_weight};
+    colibri_target to = {s->layout.index, s->layout.index_stride, 0};
+    uint32_t part = 0;
+    for (; part < 2u && unit >= colibri_strips(parts[part]->rows); part++) {
+        unit -= colibri_strips(parts[part]->rows);
+        to.place += parts[part]->rows;
     }
+    colibri_projection_strip(s, parts[part], 0, part ? &s->layout.norm : &s->layout.latent, to, unit);
 }
 
 /* y onto the residual: x = x + y, times the residual multiplier if there is one. */
@@ -346,7 +407,22 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
         colibri_norm_row(s, colibri_residual_at(s, unit), &norm, unit, worker);
         break;
     case COLIBRI_OP_QKV: colibri_qkv_strip(s, layer, unit); break;
-    case COLIBRI_OP_PLACE: colibri_place_row(s, layer, unit, worker); break;
+    case COLIBRI_OP_LATENT: colibri_latent_norm(s, layer, unit, worker); break;
+    case COLIBRI_OP_QUERY:
+        colibri_projection_strip(s, &layer->q, 0, &s->layout.latent, colibri_qkv_target(s, 0), unit);
+        break;
+    case COLIBRI_OP_INDEX: colibri_index_strip(s, layer, unit); break;
+    case COLIBRI_OP_INDEX_PLACE: colibri_index_place(s, layer, unit, worker); break;
+    case COLIBRI_OP_INDEX_CHOOSE: colibri_index_choose(s, layer, unit, worker); break;
+    case COLIBRI_OP_PLACE:
+        if (colibri_latent(layer)) {
+            colibri_place_latent(s, layer, unit, worker);
+        } else {
+            colibri_place_row(s, layer, unit, worker);
+        }
+        break;
+    case COLIBRI_OP_ABSORB: colibri_absorb(s, layer, unit); break;
+    case COLIBRI_OP_EXPAND: colibri_expand(s, layer, unit); break;
     case COLIBRI_OP_ATTEND: colibri_attend(s, layer, unit, worker); break;
     case COLIBRI_OP_QUANTIZE: colibri_quantize_attended(s, layer, unit, worker); break;
     case COLIBRI_OP_PROJECT:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from . import latent
 from .blobwriter import Written, check_target, write_blob
 from .description import EVERY_LAYER, Model
 from .errors import ConvertError, UsageError
@@ -96,7 +97,15 @@ class _Weights:
         return self.places.expect(self.place(tensor, expert))
 
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
-        return self.places.rows(self.place(tensor, expert), first, count, tensor.columns)
+        tensor_place = self.place(tensor, expert)
+        if tensor.role in latent.FACTORS:
+            layer = self.described.model.layers[tensor.layer]
+
+            def read(first: int, count: int) -> np.ndarray:
+                return self.places.rows(tensor_place, first, count, layer.need("latent"))
+
+            return latent.factor_rows(read, layer, tensor.role, first, count)
+        return self.places.rows(tensor_place, first, count, tensor.columns)
 
     def name(self, tensor: Tensor, expert: int) -> str:
         entry = self.entry(tensor, expert)
@@ -114,7 +123,7 @@ class _Weights:
         if not strict:
             return
         for name, entry in self.checkpoint.entries.items():
-            if name not in used and not IGNORED_TENSORS.fullmatch(name):
+            if name not in used and not IGNORED_TENSORS.fullmatch(name) and not self.described.draft(name):
                 raise ConvertError(
                     f"{entry.file}: tensor {entry.name!r} belongs to nothing that config.json describes; "
                     "weights and config do not belong together, or a newer Colibri may know it"

@@ -66,6 +66,16 @@ class Layer:
     norm: int | None = None
     post_norms: int | None = None
     chunk: int | None = None
+    latent: int | None = None  # latent attention: these five, and kv_heads 1, head_dim latent + rope_dim
+    nope_dim: int | None = None
+    rope_dim: int | None = None
+    v_dim: int | None = None
+    q_latent: int | None = None
+    latent_eps: float | None = None
+    index_heads: int | None = None  # sparse latent attention; without heads: the choice of a layer before
+    index_dim: int | None = None
+    index_top_k: int | None = None
+    index_rope: int | None = None
     expert_run: int | None = None  # filled in by Layout
 
     def need(self, name: str) -> int:

@@ -6,21 +6,35 @@ family: all that differs between them is in family_table.py and ends here, as re
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from typing import Any
 
+from . import latent
 from .config_file import MISSING, Config, shown
 from .description import EVERY_LAYER, Layer, Model, Rope
 from .errors import ConvertError
-from .family_table import ACTIVATIONS, FAMILIES, FIXED, IGNORED, REFUSED, Family, Moe, source_place
+from .family_table import (
+    ACTIVATIONS,
+    FAMILIES,
+    FIXED,
+    IGNORED,
+    REFUSED,
+    Family,
+    Moe,
+    layer_prefix,
+    source_place,
+)
 from .format import Tensor
-from .places import Place
+from .places import Place, whole
 from .library import constants
 from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
 
 GROUP_LIMIT = 64  # COLIBRI_GROUP_LIMIT of the core
+DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers")
+LATENT_EPS = Decimal("1e-6")  # of the norms of latents, whatever rms_norm_eps says
 
 
 @dataclass(frozen=True)
@@ -31,11 +45,22 @@ class Described:
     family: Family
     model: Model
     float8_blocks: tuple[int, int] | None = None  # rows and columns that share a scale
+    drafts: int = 0  # layers behind the last that guess further tokens; nothing reads them yet
+
+    def draft(self, name: str) -> bool:
+        """Whether a tensor is of a layer that guesses further tokens."""
+        layer = re.match(r"model\.layers\.(\d+)\.", name)
+        last = len(self.model.layers)
+        return layer is not None and last <= int(layer[1]) < last + self.drafts
 
     def place(self, tensor: Tensor, expert: int = 0, present: Container[str] = ()) -> Place:
         """Where a matrix or vector lies in a checkpoint that has these names."""
-        own = self.model.layers[tensor.layer] if tensor.layer != EVERY_LAYER else None
-        experts = (own.experts if own and own.moe else None) or 1
+        layer = self.model.layers[tensor.layer] if tensor.layer != EVERY_LAYER else None
+        if layer and layer.latent:
+            own = latent.tensor_name(layer, tensor.role)
+            if own:
+                return whole(f"{layer_prefix(tensor.layer)}self_attn.{own}", latent.source_shape(layer, tensor))
+        experts = (layer.experts if layer and layer.moe else None) or 1
         return source_place(self.family, tensor, expert, experts, present)
 
     def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
@@ -56,19 +81,30 @@ def describe(document: Any, subject: str = "config.json") -> Described:
         )
     family = FAMILIES[kind]
     for name, value in {**FIXED, **family.fixed}.items():
-        config.fix(name, value)
+        if name not in family.ignored:
+            config.fix(name, value)
     model = _model(config, family)
     blocks = _float8_blocks(config, family)
+    drafts = config.integer(config.first(DRAFTS), 0, low=0) if family.latent else 0
     config.finish(IGNORED | family.ignored)
-    return Described(kind, family, model, blocks)
+    return Described(kind, family, model, blocks, drafts)
 
 
 def _model(config: Config, family: Family) -> Model:
     hidden, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
     context = config.integer("max_position_embeddings")
     eps = nearest_f32(config.positive("rms_norm_eps"))
-    base = _attention(config, family, hidden, eps)
-    rope = _rope(config, family, base.head_dim or 0, context)
+    if family.latent:
+        base = _latent_attention(config, family, eps)
+        scaling = _scaling(config, family, base.need("rope_dim"), context)
+        base.score_scale = scaling.latent_scale(base.need("nope_dim") + base.need("rope_dim"))
+    else:
+        base = _attention(config, family, hidden, eps)
+        scaling = _scaling(config, family, base.need("head_dim"), context)
+    interleaved = family.interleaved
+    if family.interleaved_field:
+        interleaved = config.boolean(family.interleaved_field, interleaved)
+    rope = Rope(scaling.fractions(), interleaved, scaling.amplitude())
     windows = _windows(config, family, layers)
     dense_ff = config.integer("intermediate_size", None)
     sparse = _sparse_layers(config, family.moe, layers)
@@ -87,8 +123,9 @@ def _model(config: Config, family: Family) -> Model:
         model.final_norm = getattr(constants(), "NORM_" + family.norm)
     if family.head_bias_field:
         model.head_bias = int(config.boolean(family.head_bias_field, False)) or None
+    choices = _choices(config, family, model, layers)
     for number in range(layers):
-        layer = replace(base, window=windows[number])
+        layer = replace(base, window=windows[number], **choices[number])
         if nope and windows[number] is None:
             layer.rope = None
         if family.moe and sparse[number]:
@@ -140,6 +177,18 @@ def _float8_blocks(config: Config, family: Family) -> tuple[int, int] | None:
     )
 
 
+def _choices(config: Config, family: Family, model: Model, layers: int) -> list[dict[str, Any]]:
+    """The choice of positions of every layer, where the family makes one; its rotation is the model's own."""
+    if not family.index_heads:
+        return [{}] * layers
+    rope = model.ropes[0]
+    if rope.interleaved != family.index_interleaved:
+        model.ropes.append(replace(rope, interleaved=family.index_interleaved))
+    fields = latent.read_index(config, family.index_heads, family.index_shared, layers)
+    last = len(model.ropes) - 1
+    return [{**own, "index_rope": last} if "index_heads" in own else own for own in fields]
+
+
 def _clip(config: Config, name: str) -> float | None:
     """The clamp of q, k and v; absent and null mean none."""
     if not name or config.take(name, None) is None:
@@ -180,7 +229,26 @@ def _attention(config: Config, family: Family, hidden: int, eps: float) -> Layer
     )
 
 
-def _rope(config: Config, family: Family, head_dim: int, context: int) -> Rope:
+def _latent_attention(config: Config, family: Family, eps: float) -> Layer:
+    """All but the scale of the scores, which yarn has a say in."""
+    heads = config.integer("num_attention_heads")
+    widths = latent.read_widths(config, family.q_latent, heads)
+    if "head_dim" not in family.ignored:
+        config.fix("head_dim", widths["rope_dim"])
+    if family.index_heads and not widths["q_latent"]:
+        raise config.refuse("q_lora_rank", "a width: the choice of positions reads the latent of the queries")
+    return Layer(
+        **widths,
+        heads=heads,
+        rope=0,
+        norm_eps=eps,
+        latent_eps=nearest_f32(LATENT_EPS),
+        activation=constants().ACTIVATION_SILU,
+        qk_norm=constants().QK_NORM_NONE,
+    )
+
+
+def _scaling(config: Config, family: Family, head_dim: int, context: int) -> Scaling:
     """Both spellings: rope_parameters, or rope_theta with rope_scaling."""
     new, old = config.take("rope_parameters", None), config.take("rope_scaling", None)
     if new and old:
@@ -205,8 +273,7 @@ def _rope(config: Config, family: Family, head_dim: int, context: int) -> Rope:
     original = config.integer("original_max_position_embeddings", None)
     if original and fields.get("rope_type", fields.get("type")) in ("llama3", "yarn"):
         fields["original_max_position_embeddings"] = original
-    scaling = Scaling(fields, family.theta, head_dim, context, config.subject)
-    return Rope(scaling.fractions(), family.interleaved, scaling.amplitude())
+    return Scaling(fields, family.theta, head_dim, context, config.subject)
 
 
 def _windows(config: Config, family: Family, layers: int) -> list[int | None]:
@@ -251,6 +318,14 @@ def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
     if moe.layers == "after first":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
         return [n >= first for n in numbers]
+    if moe.layers == "named":
+        first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
+        kinds = config.items("mlp_layer_types", str)
+        if kinds is None:
+            return [n >= first for n in numbers]
+        if len(kinds) != layers or set(kinds) - {"dense", "sparse"}:
+            raise config.refuse("mlp_layer_types", f"{layers} times dense or sparse")
+        return [kind == "sparse" for kind in kinds]
     start, interval = (
         config.integer("moe_layer_start_index", 1, low=0),
         config.integer("moe_layer_interval", 1),
@@ -284,16 +359,28 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
         layer.router_bias = getattr(c, "ROUTER_BIAS_" + moe.bias)
     if moe.weight_on != "OUTPUT":
         layer.router_weight_on = getattr(c, "ROUTER_ON_" + moe.weight_on)
-    if moe.groups:
+    if moe.groups and _method(config, moe):
         _groups(config, moe, layer)
     _shared_expert(config, moe, layer)
+
+
+def _method(config: Config, moe: Moe) -> bool:
+    """Whether n_group and topk_group have a say."""
+    if not moe.groups_when:
+        return True
+    chosen = config.take("topk_method", "greedy")
+    if chosen not in ("greedy", moe.groups_when):
+        raise config.refuse("topk_method", f"greedy or {moe.groups_when}")
+    for name in ("n_group", "topk_group"):
+        config.take(name, None)
+    return bool(chosen == moe.groups_when)
 
 
 def _groups(config: Config, moe: Moe, layer: Layer) -> None:
     """Groups of experts, of which the best stay in the choice; one group is none."""
     c = constants()
-    experts, groups = layer.need("experts"), config.integer("n_group", 1, null=1)
-    best = config.integer("topk_group", 1, null=1)
+    experts, groups = layer.need("experts"), config.integer("n_group", moe.groups_default[0], null=1)
+    best = config.integer("topk_group", moe.groups_default[1], null=1)
     if experts % groups or groups > GROUP_LIMIT or (moe.group_score == "TOP_TWO" and groups == experts > 1):
         raise config.refuse("n_group", f"a divisor of the {experts} experts, up to {GROUP_LIMIT}")
     if best > groups or layer.need("top_k") > best * (experts // groups):

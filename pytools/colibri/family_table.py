@@ -48,6 +48,8 @@ class Moe:
     jitter: str = ""  # config field: the sparse mixer's distance
     sum_min: str = ""  # config field: the least sum they are divided by
     groups: bool = False  # n_group and topk_group
+    groups_default: tuple[int, int] = (1, 1)  # what they mean where they are absent
+    groups_when: str = ""  # the value of topk_method without which they say nothing
     group_score: str = "TOP_TWO"
     weight_on: str = "OUTPUT"
     # tensors that hold all experts (or gate and up of the shared one): gate and up rows together, then down
@@ -74,6 +76,12 @@ class Family:
     window_size: int | None = None  # what an absent sliding_window means
     window_border: int = 28  # what an absent max_window_layers means
     interleaved: bool = False
+    interleaved_field: str = ""  # config field that switches it
+    latent: bool = False  # latent attention (MLA)
+    q_latent: int = 0  # what an absent q_lora_rank means
+    index_heads: int = 0  # what an absent index_n_heads means; 0: the family chooses no positions
+    index_interleaved: bool = False
+    index_shared: bool = False  # layers may take over a former one's choice
     partial: str = "1"  # default share of head_dim that is rotated; "1": no other is known
     rotary_field: str = ""  # config field that says how many of head_dim are rotated
     ones: str = ""  # config field that lists a 1 for every layer
@@ -120,6 +128,19 @@ _GRANITE_EXPERTS: dict[str, Any] = {
     "renormalise": "",
     "normal": "SOFTMAX",
     "fused": ("block_sparse_moe.input_linear.weight", "block_sparse_moe.output_linear.weight"),
+}
+
+_LATENT_ATTENTION: dict[str, Any] = {
+    "latent": True,
+    "interleaved": True,
+    "ignored": frozenset("auto_map aux_loss_alpha ep_size head_dim pretraining_tp seq_aux".split()),
+}
+_NO_AUXILIARY = {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+_DEEPSEEK_EXPERTS: dict[str, Any] = {
+    **_DEEPSEEK_ROUTER,
+    "shared_counts": 1,
+    "dense_first": 3,
+    "renormalise_default": True,
 }
 
 FAMILIES = {
@@ -254,6 +275,57 @@ FAMILIES = {
             fused_shared=("shared_mlp.input_linear.weight", "shared_mlp.output_linear.weight"),
         ),
     ),
+    "deepseek_v2": Family(
+        **_LATENT_ATTENTION,
+        q_latent=1536,
+        fixed={
+            "mlp_bias": False,
+            "moe_layer_freq": 1,
+            "norm_topk_prob": False,
+            "scoring_func": "softmax",
+        },
+        moe=Moe(
+            **{**_DEEPSEEK_ROUTER, "score": "SOFTMAX", "eps": "", "correction": ""},
+            shared_counts=2,
+            group_score="MAX",
+            groups_when="group_limited_greedy",
+        ),
+    ),
+    "deepseek_v3": Family(
+        **_LATENT_ATTENTION,
+        interleaved_field="rope_interleave",
+        q_latent=1536,
+        fixed=_NO_AUXILIARY,
+        moe=Moe(**_DEEPSEEK_EXPERTS, groups_default=(8, 4)),
+    ),
+    "deepseek_v32": Family(
+        **_LATENT_ATTENTION,
+        q_latent=1536,
+        index_heads=64,
+        fixed={**_NO_AUXILIARY, "mlp_bias": False, "rope_interleave": True},
+        moe=Moe(**{**_DEEPSEEK_EXPERTS, "layers": "named"}, groups_default=(8, 4)),
+    ),
+    "glm4_moe_lite": Family(
+        **{**_LATENT_ATTENTION, "ignored": _LATENT_ATTENTION["ignored"] - {"head_dim"}},
+        interleaved_field="rope_interleave",
+        q_latent=768,
+        fixed={**_NO_AUXILIARY, "first_k_dense_replace": 1},
+        moe=Moe(**{**_DEEPSEEK_EXPERTS, "layers": "named", "dense_first": 1}),
+    ),
+    "glm_moe_dsa": Family(
+        **_LATENT_ATTENTION,
+        q_latent=2048,
+        index_heads=32,
+        index_interleaved=True,
+        index_shared=True,
+        fixed={
+            **_NO_AUXILIARY,
+            "indexer_rope_interleave": True,
+            "mlp_bias": False,
+            "rope_interleave": True,
+        },
+        moe=Moe(**{**_DEEPSEEK_EXPERTS, "layers": "named"}),
+    ),
 }
 FAMILIES["gpt_oss"] = Family(
     **{**_QKVO, "bias_default": True},
@@ -356,13 +428,7 @@ FAMILIES["phimoe"] = Family(
         jitter="router_jitter_noise",
     ),
 )
-_LATENT = "its latent attention (MLA) has no switch in this version"
-REFUSED = {
-    "deepseek_v2": _LATENT,
-    "deepseek_v3": _LATENT,
-    "deepseek_v32": _LATENT,
-    "glm4_moe_lite": _LATENT,
-    "glm_moe_dsa": _LATENT,
+REFUSED: dict[str, str] = {
 }
 # Without effect on the logits.
 IGNORED = frozenset(

@@ -74,6 +74,11 @@ _GROUPS = {
     "K": "attention",
     "V": "attention",
     "O": "attention",
+    "Q_A": "attention",
+    "K_UP": "attention",
+    "V_UP": "attention",
+    "INDEX_Q": "attention",
+    "INDEX_K": "attention",
     "GATE": "ffn",
     "UP": "ffn",
     "DOWN": "ffn",
@@ -113,7 +118,7 @@ class Tensor:
         return self.role if self.layer == EVERY_LAYER else f"layer {self.layer} {self.role}"
 
 
-def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
+def _attention_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
     c = constants()
     wide, narrow = (
         layer.need("heads") * layer.need("head_dim"),
@@ -123,8 +128,6 @@ def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
     def vector(role: str, columns: int) -> Tensor:
         return Tensor(role, number, 1, columns, vector=True)
 
-    yield vector("ATTENTION_NORM", hidden)
-    yield from _extra_vectors(layer, number, hidden)
     for role, rows, columns, bit in (
         ("Q", wide, hidden, c.BIAS_Q),
         ("K", narrow, hidden, c.BIAS_K),
@@ -138,13 +141,47 @@ def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
         whole = layer.qk_norm == c.QK_NORM_WIDTH
         yield vector("Q_NORM", wide if whole else layer.need("head_dim"))
         yield vector("K_NORM", narrow if whole else layer.need("head_dim"))
-    yield vector("FFN_NORM", hidden)
+
+
+def _latent_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
+    c = constants()
+    heads, latent, v_dim = layer.need("heads"), layer.need("latent"), layer.need("v_dim")
+    key, first = latent + layer.need("rope_dim"), layer.q_latent or hidden
+    matrices = [
+        ("Q", heads * (layer.need("nope_dim") + layer.need("rope_dim")), first),
+        ("K", key, hidden),
+        ("O", hidden, heads * v_dim),
+        ("K_UP", heads * latent, layer.need("nope_dim")),
+        ("V_UP", heads * v_dim, latent),
+    ]
+    vectors = [("K_NORM", latent)]
+    if layer.q_latent:
+        matrices.append(("Q_A", layer.q_latent, hidden))
+        vectors.append(("Q_NORM", layer.q_latent))
+    if layer.index_heads:
+        width = layer.need("index_dim")
+        matrices.append(("INDEX_Q", layer.index_heads * width, layer.need("q_latent")))
+        matrices += [("INDEX_K", width, hidden), ("INDEX_WEIGHT", layer.index_heads, hidden)]
+        vectors += [("INDEX_K_NORM", width), ("INDEX_K_SHIFT", width)]
+    biases = (("Q_BIAS", layer.q_latent or 0, c.BIAS_Q), ("K_BIAS", key, c.BIAS_K), ("O_BIAS", hidden, c.BIAS_O))
+    vectors += [(role, width) for role, width, bit in biases if (layer.biases or 0) & bit]
+    for role, rows, columns in matrices:
+        yield Tensor(role, number, rows, columns)
+    for role, columns in vectors:
+        yield Tensor(role, number, 1, columns, vector=True)
+
+
+def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
+    yield Tensor("ATTENTION_NORM", number, 1, hidden, vector=True)
+    yield from _extra_vectors(layer, number, hidden)
+    yield from (_latent_tensors if layer.latent else _attention_tensors)(layer, number, hidden)
+    yield Tensor("FFN_NORM", number, 1, hidden, vector=True)
     if not layer.moe:
         yield from _gated("", number, layer.need("ff"), hidden, 1)
         return
     yield Tensor("ROUTER", number, layer.need("experts"), hidden)
     if layer.router_bias:
-        yield vector("ROUTER_BIAS", layer.need("experts"))
+        yield Tensor("ROUTER_BIAS", number, 1, layer.need("experts"), vector=True)
     yield from _gated("EXPERT_", number, layer.need("ff"), hidden, layer.need("experts"))
     if layer.shared_ff:
         yield from _gated("SHARED_", number, layer.shared_ff, hidden, 1)

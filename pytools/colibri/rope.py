@@ -157,14 +157,21 @@ class Scaling:
     def _yarn_amplitude(self) -> Decimal:
         if self._fields.get("attention_factor") is not None:
             return self._positive("attention_factor")
-        factor = self._factor()
-
-        def grown(weight: Decimal) -> Decimal:
-            return 1 + weight * factor.ln() / 10 if factor > 1 else Decimal(1)
-
         if self._fields.get("mscale") and self._fields.get("mscale_all_dim"):
-            return grown(self._number("mscale")) / grown(self._number("mscale_all_dim"))
-        return grown(Decimal(1))
+            return self._grown(self._number("mscale")) / self._grown(self._number("mscale_all_dim"))
+        return self._grown(Decimal(1))
+
+    def _grown(self, weight: Decimal) -> Decimal:
+        factor = self._factor()
+        return 1 + weight * factor.ln() / 10 if factor > 1 else Decimal(1)
+
+    def latent_scale(self, width: int) -> float:
+        """The scale of latent attention's scores over `width` dimensions: yarn adds its own factor, twice."""
+        with localcontext(Context(prec=DIGITS)):
+            scale = 1 / Decimal(width).sqrt()
+            if self.law == "yarn" and self._fields.get("mscale_all_dim"):
+                scale *= self._grown(self._number("mscale_all_dim")) ** 2
+            return nearest_f32(scale)
 
     def frequencies(self) -> list[Decimal]:
         """Radians per position of every pair."""

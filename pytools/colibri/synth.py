@@ -76,6 +76,16 @@ class Spec:
     post_norms: str = ""  # any of a, f
     head_bias: bool = False
     softcap: float | None = None
+    latent: int = 0  # latent attention of this width; then head_dim is nope_dim + rope_dim
+    q_latent: int = 0
+    rope_dim: int = 8
+    v_dim: int = 16
+    latent_eps: float | None = None
+    index_heads: int = 0  # sparse latent attention
+    index_dim: int = 12
+    index_top_k: int = 7
+    index_layers: tuple[int, ...] = (0,)  # layers with index heads; the others take over
+    index_interleaved: bool = False
     window: int = 0
     window_layers: tuple[int, ...] | None = None  # None: all layers, if there is a window
     rope: dict[str, Any] | None = field(default_factory=dict)  # scaling fields; None: no rotation
@@ -96,8 +106,11 @@ class Spec:
         ropes = []
         if self.rope is not None:
             fields = {**self.rope, "partial_rotary_factor": Decimal(self.rotary)}
-            scaling = Scaling(fields, self.theta, self.head_dim, self.trained_context, "synth")
+            width = self.rope_dim if self.latent else self.head_dim
+            scaling = Scaling(fields, self.theta, width, self.trained_context, "synth")
             ropes = [Rope(scaling.fractions(), self.interleaved, scaling.amplitude())]
+            if self.index_heads:
+                ropes.append(replace(ropes[0], interleaved=self.index_interleaved))
         return Model(
             self.vocab,
             self.hidden,
@@ -113,15 +126,47 @@ class Spec:
             int(self.head_bias) or None,
         )
 
+    def _attention(self) -> dict[str, Any]:
+        """The kind of attention and its widths."""
+        if not self.latent:
+            return {
+                "attention": constants().ATTENTION_GQA,
+                "kv_heads": self.kv_heads,
+                "head_dim": self.head_dim,
+            }
+        return {
+            "attention": constants().ATTENTION_MLA,
+            "kv_heads": 1,
+            "head_dim": self.latent + self.rope_dim,
+            "latent": self.latent,
+            "nope_dim": self.head_dim - self.rope_dim,
+            "rope_dim": self.rope_dim,
+            "v_dim": self.v_dim,
+            "q_latent": self.q_latent or None,
+            "latent_eps": self.latent_eps,
+        }
+
+    def _index(self, number: int) -> dict[str, Any]:
+        """Which positions a layer looks at."""
+        if not self.index_heads:
+            return {}
+        if number not in self.index_layers:
+            return {"index_top_k": self.index_top_k}
+        return {
+            "index_heads": self.index_heads,
+            "index_dim": self.index_dim,
+            "index_top_k": self.index_top_k,
+            "index_rope": 1 if self.rope is not None else None,
+        }
+
     def _layer(self, number: int) -> Layer:
         c = constants()
         windowed = self.window and (self.window_layers is None or number in self.window_layers)
         rotated = self.rope is not None and (self.rope_layers is None or number in self.rope_layers)
         layer = Layer(
-            attention=c.ATTENTION_GQA,
+            **self._attention(),
+            **self._index(number),
             heads=self.heads,
-            kv_heads=self.kv_heads,
-            head_dim=self.head_dim,
             rope=0 if rotated else None,
             window=self.window if windowed else None,
             score_scale=self.score_scale or inverse_root(self.head_dim),
@@ -239,6 +284,35 @@ SPECS = {
     "on_input": Spec(experts=5, top_k=2, score="sigmoid", renormalise=False, weight_on="input", by_logit=True,
                      shared_ff=20),
     "mixer": Spec(experts=8, top_k=2, score="sparse_mixer", renormalise=False, router_jitter=0.3),
+    "latent": Spec(
+        heads=3,
+        latent=48,
+        q_latent=24,
+        v_dim=16,
+        head_dim=20,
+        interleaved=True,
+        biases="qko",
+        latent_eps=1e-3,
+        rope=YARN,
+        layers=3,
+        experts=5,
+        shared_ff=17,
+        dense_layers=(0,),
+        window=9,
+        window_layers=(1,),
+    ),
+    "latent-plain": Spec(heads=10, latent=16, v_dim=32, head_dim=11, rope_dim=6, interleaved=True, kv_heads=1),
+    "sparse": Spec(
+        heads=3,
+        latent=32,
+        q_latent=24,
+        v_dim=16,
+        head_dim=20,
+        interleaved=True,
+        layers=4,
+        index_heads=11,
+        index_layers=(0, 2),
+    ),
     "uneven": Spec(layers=3, experts=1, top_k=1, uneven=True, expert_ff=40, hidden=70, kv_heads=4),
     "oss": Spec(
         experts=5,

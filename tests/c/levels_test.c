@@ -93,6 +93,7 @@ typedef struct call {
     const float *x, *w, *w2;            /* w2: a bias, or null */
     float *y, value;
     void *bytes;
+    const uint16_t *chosen;
 } call;
 
 static __attribute__((noinline)) void make(call *c)
@@ -109,6 +110,11 @@ static __attribute__((noinline)) void make(call *c)
     case AMAX: c->status = (int)colibri_amax_bits(c->kernel, c->x, c->n); break;
     case SOFTEN: c->status = colibri_soften(c->kernel, c->y, c->request, &c->value); break;
     case MIX: colibri_mix(c->kernel, c->request); break;
+    case MIX_LATENT: colibri_mix_latent(c->kernel, c->request); break;
+    case SOFTEN_CHOSEN:
+        c->status = colibri_soften_chosen(c->kernel, c->y, c->request, c->chosen, &c->value);
+        break;
+    case ADD_POSITIVE: colibri_add_positive(c->kernel, c->y, c->x, -0.375f, c->value, c->n); break;
     case HALVES: colibri_store_halves(c->kernel, c->bytes, c->x, c->n); break;
     default: break;
     }
@@ -325,10 +331,11 @@ static uint32_t test_row(uint32_t kernel, uint32_t function, uint32_t n, uint32_
         c[k].x = function == NORM && (mode & 1u) ? y[k] : a;
         run(&c[k]);
     }
-    if (c[0].status != c[1].status || (bad && function != ADD_SCALED && c[1].status != 1)) {
+    int plain = function == ADD_SCALED || function == ADD_POSITIVE;
+    if (c[0].status != c[1].status || (bad && !plain && c[1].status != 1)) {
         return fails(function, n, mode, bad, 0, 0);
     }
-    if (c[1].status != 0 && function != ADD_SCALED) {
+    if (c[1].status != 0 && !plain) {
         return 0;                                               /* flagged: the row is unspecified */
     }
     return differ_floats(y[0], y[1], LONG) ? fails(function, n, mode, bad, 1, 0) : 0;
@@ -439,6 +446,53 @@ static uint32_t test_soften(uint32_t kernel, uint32_t first, uint32_t last, uint
     return 0;
 }
 
+/* The same over chosen positions, one at least: what is not chosen is no number. */
+static uint32_t test_soften_chosen(uint32_t kernel, uint32_t first, uint32_t last, uint32_t mode, uint32_t bad)
+{
+    call c[2];
+    uint16_t chosen[LONG / 16 + 1];
+    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f};
+    uint32_t one = first + below(last - first + 1u), dense = below(4);
+    for (uint32_t t = 0; t < sizeof chosen / sizeof chosen[0]; t++) {
+        chosen[t] = (uint16_t)(dense == 3u ? 0xFFFFu : below(65536) & (dense ? 0xFFFFu : below(65536)));
+        chosen[t] |= (uint16_t)(t == one / 16u ? 1u << one % 16u : 0u);
+    }
+    for (uint32_t i = 0; i < LONG; i++) {
+        int used = i >= first && i <= last && (chosen[i / 16u] >> i % 16u & 1u) != 0;
+        y[0][i] = used ? number(mode == 2u ? 0u : mode) : not_finite(1u + below(3));
+    }
+    if (bad) {
+        y[0][one] = not_finite(bad);
+    }
+    colibri_copy(y[1], y[0], sizeof y[0]);
+    for (uint32_t k = 0; k < 2u; k++) {
+        c[k] = (call){.function = SOFTEN_CHOSEN, .kernel = k ? COLIBRI_KERNEL_PORTABLE : kernel, .y = y[k],
+                      .request = &span, .chosen = chosen};
+        run(&c[k]);
+    }
+    if (c[0].status != c[1].status || c[1].status != (bad != 0u)) {
+        return fails(SOFTEN_CHOSEN, first, last, mode, bad, 0);
+    }
+    uint32_t whole = (last / 16u + 1u) * 16u;
+    if (!bad && (differ(c[0].value, c[1].value) || differ_floats(y[0], y[1], whole))) {
+        return fails(SOFTEN_CHOSEN, first, last, mode, bad, 1);
+    }
+    for (uint32_t i = 0; !bad && dense == 3u && i < whole; i++) {       /* all chosen: what soften gives */
+        y[0][i] = number(mode == 2u ? 0u : mode);
+        y[1][i] = y[0][i];
+    }
+    if (!bad && dense == 3u) {
+        c[0] = (call){.function = SOFTEN_CHOSEN, .kernel = kernel, .y = y[0], .request = &span, .chosen = chosen};
+        c[1] = (call){.function = SOFTEN, .kernel = kernel, .y = y[1], .request = &span};
+        run(&c[0]);
+        run(&c[1]);
+        if (differ(c[0].value, c[1].value) || differ_floats(y[0] + first, y[1] + first, last - first + 1u)) {
+            return fails(SOFTEN_CHOSEN, first, last, mode, bad, 2);
+        }
+    }
+    return 0;
+}
+
 /* --- the mixture --- */
 
 enum { MOST_DIM = 256, MOST_RING = 24, SPAN = 16 * MOST_RING };
@@ -488,19 +542,51 @@ static void fill_plane(const colibri_mixture *m, uint32_t end, uint32_t mode)
     }
 }
 
-static uint32_t test_mix(uint32_t kernel, uint32_t kind, uint32_t dim, uint32_t how, uint32_t mode)
+/* Latents in K tiles with a rope key behind them: numbers where some row looks, NaN elsewhere. */
+enum { ROPE_KEY = 8 };
+static void fill_keys(const colibri_mixture *m, uint32_t end, uint32_t mode)
+{
+    for (uint32_t p = m->base; p < end; p++) {
+        uint8_t *tile = plane + (uint64_t)(p / 16u % m->ring) * m->tile_bytes;
+        uint32_t lane = p & 15u;
+        int used = seen(m, p);
+        for (uint32_t i = 0; i < m->head_dim + ROPE_KEY; i++) {
+            int there = used && i < m->head_dim;        /* the rope key is nobody's value */
+            if (m->kind == COLIBRI_KV_F32) {
+                ((float *)(void *)tile)[16u * i + lane] = there ? number(mode) : colibri_float(0x7FC00000u);
+            } else if (m->kind == COLIBRI_KV_F16) {
+                ((uint16_t *)(void *)tile)[16u * i + lane] = there ? colibri_half_from_float(number(mode)) : 0x7E00;
+            } else {
+                uint8_t *pair = tile + i / 64u * COLIBRI_PAIR_Q8_BYTES;
+                uint32_t bits = used ? colibri_bits(number(mode)) : 0x7FC00000u;
+                pair[i % 64u / 4u * 64u + 4u * lane + i % 4u] = (uint8_t)((int32_t)below(255) - 127);
+                ((uint16_t *)(void *)(pair + 1024))[16u * (i % 64u / 32u) + lane] = (uint16_t)(bits >> 16);
+            }
+        }
+    }
+}
+
+static uint32_t test_mix(uint32_t kernel, uint32_t latent, uint32_t kind, uint32_t dim, uint32_t how, uint32_t mode)
 {
     static const uint32_t bytes_of[3] = {4, 2, 1};
+    static const uint32_t kind_of[3] = {COLIBRI_KIND_F32, COLIBRI_KIND_F16, COLIBRI_KIND_Q8};
     uint32_t start = 1000u + below(40), length = 1u + below(90);
     colibri_mixture m = {.plane = plane, .kind = kind, .head_dim = dim, .stride = SPAN, .scores = scores[0]};
-    call c = {.function = MIX, .request = &m};
+    call c = {.function = latent ? MIX_LATENT : MIX, .request = &m};
     windows(&m, how, start, length);
     uint32_t end = (how == 3u ? start + 21u * ROWS : start + length + ROWS) + 16u;
     m.base = start & ~15u;
     m.ring = (end - m.base) / 16u + 1u;
     m.tile_bytes = ((kind == COLIBRI_KV_Q8 ? (dim + 63u) & ~63u : 0u) + 16u * dim * bytes_of[kind] + 63u) & ~63u;
+    if (latent) {
+        m.tile_bytes = colibri_tile_bytes(kind_of[kind], dim + ROPE_KEY);
+    }
     for (m.row_count = 1; m.row_count <= ROWS; m.row_count++) {
-        fill_plane(&m, end, mode);
+        if (latent) {
+            fill_keys(&m, end, mode);
+        } else {
+            fill_plane(&m, end, mode);
+        }
         for (uint32_t r = 0; r < m.row_count; r++) {
             for (uint32_t i = 0; i < SPAN; i++) {
                 int used = m.base + i >= m.first[r] && m.base + i <= m.last[r];
@@ -516,7 +602,7 @@ static uint32_t test_mix(uint32_t kernel, uint32_t kind, uint32_t dim, uint32_t 
             run(&c);
         }
         if (differ_floats(mixed[0], mixed[1], ROWS * MOST_DIM + 64)) {
-            return fails(MIX, kind, dim, 10u * how + mode, m.row_count, length);
+            return fails(c.function, kind, dim, 10u * how + mode, m.row_count, length);
         }
     }
     return 0;
@@ -532,6 +618,7 @@ static uint32_t all_rows(uint32_t kernel)
             if (test_quantize(kernel, n, mode, bad) || test_row(kernel, NORM, n, mode, bad) ||
                 test_row(kernel, GATE, n, mode, bad) || test_more(kernel, GATE_AS, n, mode, bad) ||
                 test_more(kernel, LAYER_NORM, n, mode, bad) || test_row(kernel, ADD_SCALED, n, mode, bad) ||
+                test_row(kernel, ADD_POSITIVE, n, mode, 0) ||
                 test_sums(kernel, n, mode, bad) || test_halves(kernel, n, mode)) {
                 return 1;
             }
@@ -539,7 +626,9 @@ static uint32_t all_rows(uint32_t kernel)
     }
     for (uint32_t first = 0; first < 18u; first++) {
         for (uint32_t last = first; last < 70u; last++) {
-            if (test_soften(kernel, first, last, last % 3u, last % 7u == 6u ? last % 4u : 0u)) {
+            uint32_t bad = last % 7u == 6u ? last % 4u : 0u;
+            if (test_soften(kernel, first, last, last % 3u, bad) ||
+                test_soften_chosen(kernel, first, last, last % 3u, bad)) {
                 return 1;
             }
         }
@@ -569,7 +658,8 @@ static uint32_t all_mixtures(uint32_t kernel)
     for (uint32_t i = 0; i < sizeof dims / sizeof dims[0]; i++) {
         for (uint32_t kind = COLIBRI_KV_F32; kind <= COLIBRI_KV_Q8; kind++) {
             for (uint32_t how = 0; how < 8u; how++) {
-                if (test_mix(kernel, kind, dims[i], how % 4u, how / 4u)) {
+                if (test_mix(kernel, 0, kind, dims[i], how % 4u, how / 4u) ||
+                    test_mix(kernel, 1, kind, dims[i], how % 4u, how / 4u)) {
                     return 1;
                 }
             }

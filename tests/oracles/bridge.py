@@ -16,14 +16,17 @@ from colibri.format import required
 from colibri.library import constants, names
 from colibri.places import Places
 from colibri.safetensors_reader import Checkpoint
-from reference.description import Attention, DenseFfn, Description, LayerDesc, MoeFfn, Rope
+from reference.description import (Attention, DenseFfn, Description, LatentAttention, LayerDesc, MoeFfn,
+                                   Rope)
 
 F = np.float32
 _NAMES = {
     "EMBED": "embed", "HEAD": "head", "FINAL_NORM": "norm", "ATTENTION_NORM": "attn_norm",
     "FFN_NORM": "ffn_norm",
     "Q": "q", "K": "k", "V": "v", "O": "o", "Q_BIAS": "q_bias", "K_BIAS": "k_bias", "V_BIAS": "v_bias",
-    "O_BIAS": "o_bias", "Q_NORM": "q_norm", "K_NORM": "k_norm",
+    "O_BIAS": "o_bias", "Q_NORM": "q_norm", "K_NORM": "k_norm", "Q_A": "q_a",
+    "INDEX_Q": "index_q", "INDEX_K": "index_k", "INDEX_K_NORM": "index_k_norm", "INDEX_K_SHIFT": "index_k_shift",
+    "INDEX_WEIGHT": "index_weight",
     "GATE": "ffn.gate", "UP": "ffn.up", "DOWN": "ffn.down",
     "ROUTER": "router", "ROUTER_BIAS": "router_bias", "SHARED_SWITCH": "shared_gate",
     **{role: role.lower() for role in (
@@ -45,13 +48,23 @@ def _named(enum: str, value: int | None, default: str) -> str:
     return default if value is None else names(enum)[value].lower()
 
 
-def _attention(layer: Layer, model: Model) -> Attention:
-    c, rope = constants(), None
-    if layer.rope is not None:
-        own = model.ropes[layer.rope]
-        rope = Rope(2 * len(own.fractions), np.array(own.fractions, dtype=np.uint64), F(own.amplitude),
-                    own.interleaved)
+def _rope(number: int | None, model: Model) -> Rope | None:
+    if number is None:
+        return None
+    own = model.ropes[number]
+    return Rope(2 * len(own.fractions), np.array(own.fractions, dtype=np.uint64), F(own.amplitude), own.interleaved)
+
+
+def _attention(layer: Layer, model: Model) -> Attention | LatentAttention:
+    c, rope = constants(), _rope(layer.rope, model)
     biases = layer.biases or 0
+    if layer.attention == c.ATTENTION_MLA:
+        eps = layer.norm_eps if layer.latent_eps is None else layer.latent_eps
+        return LatentAttention(
+            layer.heads, layer.latent, layer.nope_dim, layer.rope_dim, layer.v_dim, layer.q_latent or 0,
+            F(layer.score_scale), rope, F(eps), bool(biases & c.BIAS_Q), bool(biases & c.BIAS_K),
+            bool(biases & c.BIAS_O), layer.window or 0, layer.index_top_k or 0, layer.index_heads or 0,
+            layer.index_dim or 0, _rope(layer.index_rope, model))
     after = {c.QK_NORM_HEAD_AFTER_ROPE: "head", c.QK_NORM_L2_AFTER_ROPE: "l2"}
     return Attention(
         layer.heads, layer.kv_heads, layer.head_dim, F(layer.score_scale), rope, bool(biases & c.BIAS_Q),
@@ -101,6 +114,17 @@ def description(model: Model) -> Description:
                        _f32(model.logit_softcap))
 
 
+def _factor(checkpoint: Checkpoint, name: str, layer: Layer, role: str) -> np.ndarray:
+    """The heads' key factors, transposed, or their value factors, out of kv_b_proj."""
+    both, latent = layer.nope_dim + layer.v_dim, layer.latent
+    entry = checkpoint.expect(name, (layer.heads * both, latent))
+    heads = np.array(checkpoint.floats(entry, 0, layer.heads * both * latent), dtype=F)
+    heads = heads.reshape(layer.heads, both, latent)
+    if role == "K_UP":
+        return np.ascontiguousarray(heads[:, :layer.nope_dim].transpose(0, 2, 1)).reshape(-1, layer.nope_dim)
+    return np.ascontiguousarray(heads[:, layer.nope_dim:]).reshape(-1, latent)
+
+
 def weights(folder: Path, described: Described) -> dict[str, np.ndarray]:
     """The float32 tensors of a checkpoint by the reference's names."""
     found: dict[str, np.ndarray] = {}
@@ -108,6 +132,11 @@ def weights(folder: Path, described: Described) -> dict[str, np.ndarray]:
         places = Places(checkpoint, described.float8_blocks)
         for tensor in required(described.model):
             shape = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
+            if tensor.role in ("K_UP", "V_UP"):
+                own = described.model.layers[tensor.layer]
+                found[f"layers.{tensor.layer}.{tensor.role.lower()}"] = _factor(
+                    checkpoint, described.place(tensor).name, own, tensor.role)
+                continue
             for expert in range(tensor.count):
                 place = described.place(tensor, expert, checkpoint.entries)
                 if tensor.expert:

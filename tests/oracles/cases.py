@@ -49,6 +49,14 @@ class Shape:
     shared_ff: int = 0
     shared_gate: bool = False
     correction: float = 0.0  # spread of the router's bias, where the family has one
+    latent: int = 0  # latent attention
+    q_latent: int = 0
+    nope: int = 0
+    rope: int = 0
+    v: int = 0
+    index_heads: int = 0  # sparse latent attention
+    index_dim: int = 0
+    index_layers: tuple[int, ...] | None = None  # layers with index heads, None: all
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,11 @@ _CLASSES = {
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
     "kolibri1": "Kolibri1ForCausalLM",
     "phimoe": "PhimoeForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    "glm_moe_dsa": "GlmMoeDsaForCausalLM",
 }
 
 # How each family spells number of experts, experts per token and the width of one expert.
@@ -107,6 +120,8 @@ _MOE_KEYS = {
     "hunyuan_v1_moe": ("num_experts", "moe_topk", "intermediate_size"),
     "kolibri1": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "phimoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    **{name: ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+       for name in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa")},
 }
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -139,6 +154,13 @@ class _Table:
         if shape.experts:
             experts, top_k, width = _MOE_KEYS[family]
             config.update({experts: shape.experts, top_k: shape.top_k, width: shape.expert_ff})
+        if shape.latent:
+            config.update({"kv_lora_rank": shape.latent, "q_lora_rank": shape.q_latent or None,
+                           "qk_nope_head_dim": shape.nope, "qk_rope_head_dim": shape.rope,
+                           "v_head_dim": shape.v, "num_key_value_heads": shape.heads})
+            del config["head_dim"]
+        if shape.index_heads:
+            config.update({"index_n_heads": shape.index_heads, "index_head_dim": shape.index_dim})
         config.update(own)
         for key in absent:
             del config[key]
@@ -154,6 +176,7 @@ def _table() -> dict[str, Case]:
     _experts(table)
     _routers(table)
     _frontier(table)
+    _latent(table)
     return table.cases
 
 
@@ -326,6 +349,56 @@ def _routers(table: _Table) -> None:
               "sigmoid scores plus bias, q/k norm over the width, a third of each head rotated",
               replace(base, head_dim=24, qk_norm=True, qk_norm_wide=True, top_k=3, ff=56, correction=0.4), seed=1,
               rotary_dim=8, rope_theta=1000.0)
+def _latent(table: _Table) -> None:
+    base = Shape(experts=8, top_k=2, expert_ff=56, shared_ff=112, latent=32, nope=12, rope=8, v=16)
+    table.add("deepseek_v2_plain", "deepseek_v2",
+              "latent attention, queries straight from the norm, softmax scores as they are, two shared experts",
+              replace(base, dense_layers=(0,)), seed=3, n_shared_experts=2, first_k_dense_replace=1,
+              topk_method="greedy", n_group=1, topk_group=1, routed_scaling_factor=1.0, rope_theta=100.0)
+    table.add("deepseek_v2_yarn", "deepseek_v2",
+              "a latent of the queries too, biases, yarn whose mscale is on the scores, weights scaled",
+              replace(base, q_latent=24, heads=5, nope=24, v=32, latent=48, bias="yes", layers=2, hidden=80,
+                      shared_ff=56), seed=6, n_shared_experts=1, first_k_dense_replace=0,
+              attention_bias=True, routed_scaling_factor=1.5, rope_theta=100.0,
+              rope_scaling={"type": "yarn", **YARN, "mscale": 0.8, "mscale_all_dim": 0.5})
+    table.add("deepseek_v2_groups", "deepseek_v2",
+              "the best experts of the best groups, a group by its largest score",
+              replace(base, experts=12, top_k=3, shared_ff=56, layers=2), seed=91, n_shared_experts=1,
+              first_k_dense_replace=0, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+              routed_scaling_factor=4.0, rope_theta=100.0)
+    experts = replace(base, shared_ff=56, correction=0.3, q_latent=24)
+    table.add("deepseek_v3_groups", "deepseek_v3",
+              "latent attention, yarn on the scores, the choice by score plus bias in groups",
+              replace(experts, experts=12, top_k=4, dense_layers=(0,)), seed=1, n_shared_experts=1,
+              first_k_dense_replace=1, n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5,
+              num_nextn_predict_layers=0, rope_theta=100.0,
+              rope_scaling={"type": "yarn", **YARN, "mscale": 1.0, "mscale_all_dim": 1.0})
+    table.add("deepseek_v3_halves", "deepseek_v3",
+              "queries straight from the norm, half-split pairs",
+              replace(experts, q_latent=0, layers=2, dense_layers=(0,)), seed=2, n_shared_experts=1,
+              first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=False, routed_scaling_factor=1.5,
+              num_nextn_predict_layers=0, rope_interleave=False, rope_theta=100.0)
+    table.add("glm_lite", "glm4_moe_lite",
+              "values wider than keys, biases on the latents, dense layers by name",
+              replace(experts, v=48, bias="yes", dense_layers=(1,)), seed=3, n_shared_experts=1, n_group=1, topk_group=1,
+              norm_topk_prob=True, routed_scaling_factor=1.8, attention_bias=True, rope_theta=100.0,
+              mlp_layer_types=["sparse", "dense", "sparse"])
+    sparse = replace(experts, index_heads=16, index_dim=24)
+    table.add("deepseek_v32_sparse", "deepseek_v32",
+              "a row looks at 12 positions, index rotation half-split, groups",
+              replace(sparse, experts=8, top_k=3, dense_layers=(0,)), seed=1, n_shared_experts=1,
+              first_k_dense_replace=1, n_group=2, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+              index_topk=12, rope_theta=100.0)
+    table.add("deepseek_v32_short", "deepseek_v32",
+              "all positions, since none has more than it may choose",
+              replace(sparse, layers=2, dense_layers=(0,)), seed=4, n_shared_experts=1,
+              first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+              index_topk=64, rope_theta=100.0)
+    table.add("glm_dsa_shared", "glm_moe_dsa",
+              "a row looks at 9 positions, index rotation interleaved, layers that take over a choice",
+              replace(sparse, layers=4, dense_layers=(0,), index_layers=(0, 2)), seed=33, n_shared_experts=1,
+              first_k_dense_replace=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=2.5,
+              index_topk=9, indexer_types=["full", "shared", "full", "shared"], rope_theta=100.0)
 
 
 def _frontier(table: _Table) -> None:

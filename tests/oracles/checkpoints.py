@@ -57,6 +57,31 @@ def _oss(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
             (f"{block}.down_proj", (experts, ff, hidden)), (f"{block}.down_proj_bias", (experts, hidden))]
 
 
+def _latent(prefix: str, shape: Shape, layer: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Latent attention: biases, if any, where latents are made and at o."""
+    rows, both = shape.heads * (shape.nope + shape.rope), shape.latent + shape.rope
+    tensors: list[tuple[str, tuple[int, ...]]] = []
+    if shape.q_latent:
+        tensors += [(f"{prefix}.q_a_proj.weight", (shape.q_latent, shape.hidden)),
+                    (f"{prefix}.q_a_layernorm.weight", (shape.q_latent,)),
+                    (f"{prefix}.q_b_proj.weight", (rows, shape.q_latent))]
+        tensors += [(f"{prefix}.q_a_proj.bias", (shape.q_latent,))] if shape.bias else []
+    else:
+        tensors.append((f"{prefix}.q_proj.weight", (rows, shape.hidden)))
+    tensors += [(f"{prefix}.kv_a_proj_with_mqa.weight", (both, shape.hidden)),
+                (f"{prefix}.kv_a_layernorm.weight", (shape.latent,)),
+                (f"{prefix}.kv_b_proj.weight", (shape.heads * (shape.nope + shape.v), shape.latent)),
+                (f"{prefix}.o_proj.weight", (shape.hidden, shape.heads * shape.v))]
+    if shape.bias:
+        tensors += [(f"{prefix}.kv_a_proj_with_mqa.bias", (both,)), (f"{prefix}.o_proj.bias", (shape.hidden,))]
+    if shape.index_heads and (shape.index_layers is None or layer in shape.index_layers):
+        at, width = f"{prefix}.indexer", shape.index_dim
+        tensors += [(f"{at}.wq_b.weight", (shape.index_heads * width, shape.q_latent)),
+                    (f"{at}.wk.weight", (width, shape.hidden)), (f"{at}.k_norm.weight", (width,)),
+                    (f"{at}.k_norm.bias", (width,)), (f"{at}.weights_proj.weight", (shape.index_heads, shape.hidden))]
+    return tensors
+
+
 def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
     if family.startswith("granitemoe"):
         return _fused_experts(prefix, shape)
@@ -66,7 +91,7 @@ def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[in
         tensors.append((f"{prefix}.e_score_correction_bias", (shape.experts,)))
     if family == "ernie4_5_moe":
         tensors.append((f"{prefix}.moe_statics.e_score_correction_bias", (1, shape.experts)))
-    if family in ("dots1", "glm4_moe"):
+    if family in ("dots1", "glm4_moe", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"):
         tensors.append((f"{prefix}.gate.e_score_correction_bias", (shape.experts,)))
     if family == "gpt_oss":
         return _oss(prefix, shape)
@@ -102,9 +127,10 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
         listed.append((f"{prefix}.input_layernorm.weight", (shape.hidden,)))
-        listed += _attention(f"{prefix}.self_attn", family, shape)
+        at = f"{prefix}.self_attn"
+        listed += _latent(at, shape, layer) if shape.latent else _attention(at, family, shape)
         if family == "gpt_oss":
-            listed.append((f"{prefix}.self_attn.sinks", (shape.heads,)))
+            listed.append((f"{at}.sinks", (shape.heads,)))
         listed.append((f"{prefix}.post_attention_layernorm.weight", (shape.hidden,)))
         if shape.experts and layer not in shape.dense_layers:
             block = "block_sparse_moe" if family in _SPARSE_BLOCK else "mlp"
@@ -145,7 +171,8 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
     scale = shape[-1] ** -0.5
     if name == "model.embed_tokens.weight":
         scale = 0.25 if case.shape.tied else 1.0
-    elif name == "lm_head.weight" or ".q_proj" in name or ".k_proj" in name or name.endswith(_ROUTER_ENDS):
+    elif (name == "lm_head.weight" or any(part in name for part in (".q_proj", ".k_proj", ".q_b_proj"))
+          or name.endswith(_ROUTER_ENDS)):
         scale *= 1.5
     elif name.endswith(("down_proj.weight", "w2.weight", "output_linear.weight")):
         scale *= 2.0

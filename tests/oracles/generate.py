@@ -73,23 +73,25 @@ class Live:
     def _watch(self, module: object, inputs: object, output: tuple) -> None:
         """Router hook: remember the smallest gap at the edge of the choice."""
         numbers = output[0].detach().double()
-        if self.case.shape.correction:
+        if self.case.shape.correction or self.case.config.get("n_group", 1) > 1:
             numbers = self._numbers_of_the_choice(module, inputs, numbers)
         best = numbers.topk(self.case.shape.top_k + 1, dim=-1).values
         self.router_margin = min(self.router_margin, float((best[:, -2] - best[:, -1]).min()))
 
     def _numbers_of_the_choice(self, module: Any, inputs: Any, logits: Any) -> Any:
         """What a router with a bias chooses by, with the gap between its groups watched on the way."""
-        softmax = self.case.family == "ernie4_5_moe"
+        softmax = self.case.family in ("ernie4_5_moe", "deepseek_v2")
         scores = logits.softmax(dim=-1) if softmax else logits.sigmoid()
         scores = logits if self.case.family == "kolibri1" else scores
         owner = getattr(module, "moe_statics", module)
-        bias = inputs[1] if self.case.family == "minimax_m2" else owner.e_score_correction_bias
-        numbers = scores + bias.detach().double().reshape(-1)
+        numbers = scores
+        if self.case.shape.correction:
+            bias = inputs[1] if self.case.family == "minimax_m2" else owner.e_score_correction_bias
+            numbers = scores + bias.detach().double().reshape(-1)
         groups, kept = self.case.config.get("n_group", 1), self.case.config.get("topk_group", 1)
         if groups > kept:
             parts = numbers.unflatten(-1, (groups, -1))
-            of_group = parts.topk(2, dim=-1).values.sum(dim=-1)
+            of_group = parts.topk(1 if self.case.family == "deepseek_v2" else 2, dim=-1).values.sum(dim=-1)
             best = of_group.topk(kept + 1, dim=-1)
             gap = best.values[:, -2] - best.values[:, -1]
             self.router_margin = min(self.router_margin, float(gap.min()))

@@ -101,6 +101,12 @@ def everywhere(target: Model) -> None:
         layer.rope = 0
 
 
+def taken_over(target: Model) -> None:
+    """No layer but the first chooses positions."""
+    for layer in target.layers[1:]:
+        layer.index_heads = layer.index_dim = layer.index_rope = None
+
+
 def shorter(target: Model) -> None:
     """One layer too few."""
     target.layers.pop()
@@ -240,6 +246,24 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("SHARED_FF", "qwen2_moe_plain", "no shared expert", experts(shared_ff=None, shared_gate=None)),
         ("SHARED_FF", "ernie_moe", "no shared expert", experts(shared_ff=None)),
         ("SHARED_GATE", "qwen2_moe_renorm", "not gated", experts(shared_gate=None)),
+        ("ROPE", "deepseek_v2_plain", "halves", rope(lambda r: replace(r, interleaved=False))),
+        ("ROPE", "deepseek_v2_yarn", "yarn's amplitude ignored", rope(lambda r: replace(r, amplitude=1.0))),
+        ("SCORE_SCALE", "deepseek_v2_yarn", "without yarn's factor", layers(score_scale=32 ** -0.5)),
+        ("WINDOW", "deepseek_v2_plain", "9", layers(window=9)),
+        ("ROPE", "deepseek_v3_halves", "interleaved", rope(lambda r: replace(r, interleaved=True))),
+        ("SCORE_SCALE", "deepseek_v3_groups", "without yarn's factor", layers(score_scale=20 ** -0.5)),
+        ("INDEX_TOP_K", "deepseek_v32_sparse", "one fewer", layers(index_top_k=11)),
+        ("INDEX_TOP_K INDEX_HEADS INDEX_DIM", "deepseek_v32_sparse", "all positions", layers(
+            index_top_k=None, index_heads=None, index_dim=None, index_rope=None)),
+        ("INDEX_TOP_K", "deepseek_v32_short", "4", layers(index_top_k=4)),
+        ("INDEX_ROPE", "deepseek_v32_sparse", "interleaved pairs", layers(index_rope=0)),
+        ("INDEX_ROPE", "glm_dsa_shared", "no rotation", layers(lambda layer: bool(layer.index_heads), index_rope=None)),
+        ("INDEX_HEADS INDEX_DIM INDEX_ROPE", "glm_dsa_shared", "the first layer's choice for all", taken_over),
+        ("LATENT_EPS", "deepseek_v2_plain", "that of the layer", layers(latent_eps=None)),
+        ("LATENT_EPS", "deepseek_v2_yarn", "1e-3", layers(latent_eps=1e-3)),
+        ("BIASES", "deepseek_v2_yarn", "no bias on the latent of the queries", without_bias("q")),
+        ("BIASES", "deepseek_v2_yarn", "no bias on the latent", without_bias("k")),
+        ("BIASES", "deepseek_v2_yarn", "no bias on o", without_bias("o")),
         ("RESIDUAL_MULTIPLIER", "granite_multipliers", "none", layers(residual_multiplier=None)),
         ("RESIDUAL_MULTIPLIER", "mixtral_mha", "0.9", layers(residual_multiplier=0.9)),
     ]
@@ -282,6 +306,27 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("CHUNK", "mistral_window", "beside a window", layers(chunk=11)),
         ("POST_NORMS", "phimoe_norms", "norms that are not there", layers(post_norms=c.POST_NORM_ATTENTION)),
         ("LOGIT_SOFTCAP", "llama_mha", "not above zero", model(logit_softcap=-5.0)),
+        ("ATTENTION", "deepseek_v2_plain", "of heads", layers(attention=c.ATTENTION_GQA)),
+        ("LATENT HEAD_DIM", "deepseek_v2_plain", "narrower", layers(latent=16, head_dim=24)),
+        ("HEAD_DIM", "deepseek_v2_plain", "without the rope key", layers(head_dim=32)),
+        ("KV_HEADS", "deepseek_v2_plain", "two", layers(kv_heads=2)),
+        ("NOPE_DIM ROPE_DIM", "deepseek_v2_plain", "shared out in another way", layers(nope_dim=16, rope_dim=4)),
+        ("NOPE_DIM V_DIM", "deepseek_v2_plain", "exchanged", layers(nope_dim=16, v_dim=12)),
+        ("V_DIM", "deepseek_v2_plain", "wider", layers(v_dim=32)),
+        ("Q_LATENT", "deepseek_v2_plain", "one that is not there", layers(q_latent=24)),
+        ("Q_LATENT", "deepseek_v2_yarn", "none", layers(q_latent=None)),
+        ("Q_LATENT", "llama_mha", "without latent attention", layers(q_latent=64)),
+        ("INDEX_TOP_K", "llama_mha", "without latent attention", layers(index_top_k=4)),
+        ("INDEX_TOP_K", "deepseek_v2_plain", "without a latent of the queries", layers(index_top_k=4)),
+        ("INDEX_HEADS", "deepseek_v32_sparse", "a choice nobody made", layers(
+            index_heads=None, index_dim=None, index_rope=None)),
+        ("INDEX_HEADS INDEX_DIM", "deepseek_v32_sparse", "half the heads, twice as wide", layers(
+            index_heads=8, index_dim=48)),
+        ("INDEX_DIM", "deepseek_v32_sparse", "narrower than its rotation", layers(index_heads=64, index_dim=6)),
+        ("WINDOW", "deepseek_v32_sparse", "beside a choice of positions", layers(window=9)),
+        ("QK_NORM", "deepseek_v2_plain", "norms of heads", layers(qk_norm=c.QK_NORM_HEAD)),
+        ("CLIP_QKV", "deepseek_v2_plain", "a clamp", layers(clip_qkv=1.0)),
+        ("BIASES", "deepseek_v2_plain", "a bias on v", layers(biases=c.BIAS_V)),
         ("FFN", "qwen2_moe_plain", "experts in a dense layer", _first(
             ffn=c.FFN_MOE, experts=8, top_k=2, router_score=c.ROUTER_SOFTMAX)),
         ("FFN", "mixtral_mha", "a dense layer instead of experts", _first(

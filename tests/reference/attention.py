@@ -29,26 +29,27 @@ KV_KINDS = ("f32", "f16", "q8")
 class LayerCache:
     """K and V of one layer as stored, [positions, kv_heads, ...] each; rows are only appended or cut off."""
 
-    def __init__(self, kind: str, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, kind: str, kv_heads: int, head_dim: int, parts: tuple[str, ...] = ("k", "v")) -> None:
         if kind not in KV_KINDS:
             raise ValueError(f"KV kind: expected one of {', '.join(KV_KINDS)}, found {kind!r}")
         self.kind, self.head_dim = kind, head_dim
+        self.index: LayerCache | None = None  # index keys of the layer, if it chooses positions itself
         groups = -(-head_dim // GROUP)
         stored = {"f32": np.float32, "f16": np.uint16, "q8": np.int8}[kind]
         width = groups * GROUP if kind == "q8" else head_dim
-        self.planes = {name: np.zeros((0, kv_heads, width), dtype=stored) for name in ("k", "v")}
+        self.planes = {name: np.zeros((0, kv_heads, width), dtype=stored) for name in parts}
         if kind == "q8":
-            for name in ("k_scales", "v_scales"):
-                self.planes[name] = np.zeros((0, kv_heads, groups), dtype=np.uint16)
+            for name in parts:
+                self.planes[f"{name}_scales"] = np.zeros((0, kv_heads, groups), dtype=np.uint16)
 
     @property
     def length(self) -> int:
         """Positions stored."""
         return self.planes["k"].shape[0]
 
-    def append(self, k: F32, v: F32) -> None:
-        """Store [n, kv_heads, head_dim] of the next n positions."""
-        for name, x in (("k", k), ("v", v)):
+    def append(self, **parts: F32) -> None:
+        """Store [n, kv_heads, head_dim] of k (and v) of the next n positions."""
+        for name, x in parts.items():
             if self.kind == "q8":
                 require_finite(x, f"KV cache, {name}")
                 q, scales = quantize_q8(x)
@@ -62,6 +63,8 @@ class LayerCache:
         """Forget positions from length on."""
         for name in self.planes:
             self.planes[name] = self.planes[name][:length]
+        if self.index:
+            self.index.truncate(length)
 
     def floats(self, name: str) -> F32:
         """A float plane widened."""
@@ -113,37 +116,58 @@ def _first_seen(position: NDArray[np.int64], window: int, chunk: int) -> NDArray
     return np.maximum(position - window + 1, 0) if window else np.zeros_like(position)
 
 
-def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int, chunk: int = 0,
-           sinks: F32 | None = None) -> F32:
-    """Rows [n, H, D] at positions first .. first+n-1 to [n, H*D]; the cache already holds their K and V."""
-    rows, heads, head_dim = q.shape
-    count = first + rows
-    repeat = heads // cache.planes["k"].shape[1]
-    plane = {name: np.repeat(rows_of, repeat, axis=1) for name, rows_of in cache.planes.items()}
+def dots(q: F32, cache: LayerCache) -> F32:
+    """q . k as [n, H, P]."""
+    repeat = q.shape[1] // cache.planes["k"].shape[1]
     if cache.kind == "q8":
-        dots = _dots_q8(q, plane["k"], widen(plane["k_scales"]))
-        v = plane["v"].astype(np.float32)[:, :, :head_dim]
-        v_scales = np.repeat(widen(plane["v_scales"]), GROUP, axis=2)[:, :, :head_dim]
-    else:
-        dots = _dots_float(q, np.repeat(cache.floats("k"), repeat, axis=1))
-        v, v_scales = np.repeat(cache.floats("v"), repeat, axis=1), None
-    score = dots * np.float32(scale)
+        k, scales = (np.repeat(cache.planes[name], repeat, axis=1) for name in ("k", "k_scales"))
+        return _dots_q8(q, k, widen(scales))
+    return _dots_float(q, np.repeat(cache.floats("k"), repeat, axis=1))
+
+
+def weights(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int,
+            chosen: NDArray[np.bool_] | None = None, chunk: int = 0,
+            sinks: F32 | None = None) -> tuple[F32, NDArray[np.bool_], F32]:
+    """exp(score - max) as [n, H, P], what a row sees as [n, P], max as [n, H]; what a row does not see holds a number
+    nobody may use, what it sees but did not choose holds 0."""
+    rows = q.shape[0]
+    count = first + rows
+    score = dots(q, cache) * np.float32(scale)
 
     position = np.arange(first, count)[:, None]
     start = _first_seen(position, window, chunk)
     seen = (np.arange(count)[None, :] <= position) & (np.arange(count)[None, :] >= start)
-    seen = seen[:, None, :]
+    seen = (seen if chosen is None else seen & chosen)[:, None, :]
     score = np.where(seen, score, np.float32(-np.inf))
     require_finite(np.where(seen, score, np.float32(0)), "attention score")
     top = score.max(axis=-1, keepdims=True)
     if sinks is not None:
         top = np.maximum(top, sinks[None, :, None])
-    p = exp(np.where(seen, score - top, np.float32(0)))
+    e = exp(np.where(seen, score - top, np.float32(0)))
+    return (e if chosen is None else np.where(seen, e, np.float32(0))), seen[:, 0], top[:, :, 0]
+
+
+def values(cache: LayerCache, name: str, repeat: int, width: int) -> tuple[F32, F32 | None]:
+    """The leading `width` columns of a plane as floats [P, H, width], and the scales of a q8 cache."""
+    if cache.kind != "q8":
+        return np.repeat(cache.floats(name), repeat, axis=1)[:, :, :width], None
+    v = np.repeat(cache.planes[name], repeat, axis=1).astype(np.float32)[:, :, :width]
+    scales = np.repeat(widen(cache.planes[f"{name}_scales"]), GROUP, axis=2)[:, :, :width]
+    return v, np.repeat(scales, repeat, axis=1)
+
+
+def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int, chunk: int = 0,
+           sinks: F32 | None = None) -> F32:
+    """Rows [n, H, D] at positions first .. first+n-1 to [n, H*D]; the cache already holds their K and V."""
+    rows, heads, head_dim = q.shape
+    count = first + rows
+    p, seen, top = weights(q, cache, first, scale, window, chunk=chunk, sinks=sinks)
+    v, v_scales = values(cache, "v", heads // cache.planes["k"].shape[1], head_dim)
 
     partials = np.zeros((rows, heads, LANES), dtype=np.float32)
     acc = np.zeros((rows, heads, head_dim), dtype=np.float32)
     for j in range(count):  # rows that see position j are one range, from j itself on
-        who = np.flatnonzero(seen[:, 0, j])
+        who = np.flatnonzero(seen[:, j])
         if not who.size:
             continue
         low, high = who[0], who[-1] + 1
@@ -157,5 +181,5 @@ def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int
         acc[low:high] = acc[low:high] + term
     total = tree16(partials)
     if sinks is not None:
-        total = total + exp(sinks[None, :] - top[:, :, 0])
+        total = total + exp(sinks[None, :] - top)
     return (acc / total[:, :, None]).reshape(rows, heads * head_dim)

@@ -57,6 +57,34 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """Latent attention of a layer. q_latent 0 means that queries come straight from the norm."""
+
+    heads: int
+    latent: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+    q_latent: int
+    score_scale: np.float32
+    rope: Rope | None
+    latent_eps: np.float32
+    q_bias: bool = False  # of the matrix that makes the latent of the queries
+    k_bias: bool = False
+    o_bias: bool = False
+    window: int = 0
+    index_top_k: int = 0  # positions a row looks at, 0 means all
+    index_heads: int = 0  # 0: those that the nearest layer before with index heads chose
+    index_dim: int = 0
+    index_rope: Rope | None = None
+
+    @property
+    def key_dim(self) -> int:
+        """Width of a cached key: the latent, then the rope key."""
+        return self.latent + self.rope_dim
+
+
+@dataclass(frozen=True)
 class DenseFfn:
     """A gated feed-forward block; biases: which of "gate", "up", "down" have one."""
 
@@ -96,7 +124,7 @@ class MoeFfn:
 class LayerDesc:
     """One layer."""
 
-    attention: Attention
+    attention: Attention | LatentAttention
     ffn: DenseFfn | MoeFfn
     norm: str = "rms"  # or "layer", "layer_bias"
     post_norms: tuple[str, ...] = ()  # "attention", "ffn"
@@ -155,10 +183,14 @@ def check(desc: Description) -> None:
                          f"{desc.kinds.head!r}")
     for i, layer in enumerate(desc.layers):
         a = layer.attention
-        if a.heads % a.kv_heads:
+        if isinstance(a, LatentAttention):
+            if a.rope and len(a.rope.fractions) * 2 > a.rope_dim:
+                raise ValueError(f"layers.{i}: expected at most {a.rope_dim // 2} pairs, found "
+                                 f"{len(a.rope.fractions)}")
+        elif a.heads % a.kv_heads:
             raise ValueError(f"layers.{i}: expected heads to be a multiple of kv_heads, found {a.heads} and "
                              f"{a.kv_heads}")
-        if a.rope and (a.rope.rope_dim > a.head_dim or len(a.rope.fractions) * 2 != a.rope.rope_dim):
+        elif a.rope and (a.rope.rope_dim > a.head_dim or len(a.rope.fractions) * 2 != a.rope.rope_dim):
             raise ValueError(f"layers.{i}: expected rope_dim <= head_dim {a.head_dim} and half as many "
                              f"fractions, found {a.rope.rope_dim} and {len(a.rope.fractions)}")
         if isinstance(layer.ffn, MoeFfn):

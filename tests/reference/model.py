@@ -8,6 +8,9 @@ used):
     layers.N.q [heads*head_dim, hidden]    layers.N.k, layers.N.v [kv_heads*head_dim, hidden]
     layers.N.o [hidden, heads*head_dim]    layers.N.q_bias, k_bias, v_bias, o_bias [rows of that matrix]
     layers.N.q_norm, layers.N.k_norm [head_dim]
+    latent attention: layers.N.q_a [q_latent, hidden], q_bias and q_norm [q_latent] (if there is a latent of the
+                queries), q [heads*(nope+rope), q_latent or hidden], k [latent+rope, hidden], k_norm [latent],
+                k_up [heads*latent, nope], v_up [heads*v_dim, latent], o [hidden, heads*v_dim]
     dense ffn:  layers.N.ffn.gate, layers.N.ffn.up [ff, hidden]   layers.N.ffn.down [hidden, ff]
     moe:        layers.N.router [experts, hidden]
                 layers.N.router_bias [experts]
@@ -35,8 +38,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from . import latent
 from .attention import Cache, LayerCache, attend
-from .description import Attention, DenseFfn, Description, Kinds, LayerDesc, MoeFfn, Rope, check
+from .description import (Attention, DenseFfn, Description, Kinds, LatentAttention, LayerDesc, MoeFfn, Rope,
+                          check)
 from .matrix import Activation, Matrix
 from .quant import require_finite
 from .rope import rope_fractions
@@ -59,6 +64,7 @@ class Model:
         self.matrices: dict[str, Matrix] = {}
         self.vectors: dict[str, F32] = {}
         self._weights = weights
+        self._chosen: NDArray[np.bool_] | None = None  # by the last layer with index heads, within one call
         self._matrix("embed", desc.kinds.embed, desc.vocab, desc.hidden)
         if not desc.tied:
             self._matrix("head", desc.kinds.head, desc.vocab, desc.hidden)
@@ -70,7 +76,10 @@ class Model:
                 self._take_norm(f"layers.{i}.{part}", layer.norm)
             for part in layer.post_norms:
                 self._vector(f"layers.{i}.post_{part}_norm", desc.hidden)
-            self._take_attention(f"layers.{i}", layer.attention)
+            if isinstance(layer.attention, LatentAttention):
+                self._take_latent(f"layers.{i}", layer.attention)
+            else:
+                self._take_attention(f"layers.{i}", layer.attention)
             self._take_ffn(f"layers.{i}", layer.ffn)
         unused = sorted(set(weights) - set(self.matrices) - set(self.vectors))
         if unused:
@@ -129,6 +138,28 @@ class Model:
             self._vector(f"{at}.q_norm", q_rows if a.qk_norm_wide else a.head_dim)
             self._vector(f"{at}.k_norm", kv_rows if a.qk_norm_wide else a.head_dim)
 
+    def _take_latent(self, at: str, a: LatentAttention) -> None:
+        hidden, kind = self.desc.hidden, self.desc.kinds.attention
+        if a.q_latent:
+            self._matrix(f"{at}.q_a", kind, a.q_latent, hidden)
+            self._vector(f"{at}.q_norm", a.q_latent)
+        self._matrix(f"{at}.q", kind, a.heads * (a.nope_dim + a.rope_dim), a.q_latent or hidden)
+        self._matrix(f"{at}.k", kind, a.key_dim, hidden)
+        self._vector(f"{at}.k_norm", a.latent)
+        self._matrix(f"{at}.k_up", kind, a.heads * a.latent, a.nope_dim)
+        self._matrix(f"{at}.v_up", kind, a.heads * a.v_dim, a.latent)
+        self._matrix(f"{at}.o", kind, hidden, a.heads * a.v_dim)
+        if a.index_heads:
+            self._matrix(f"{at}.index_q", kind, a.index_heads * a.index_dim, a.q_latent)
+            self._matrix(f"{at}.index_k", kind, a.index_dim, hidden)
+            self._matrix(f"{at}.index_weight", "f32", a.index_heads, hidden)
+            self._vector(f"{at}.index_k_norm", a.index_dim)
+            self._vector(f"{at}.index_k_shift", a.index_dim)
+        for part, size, there in (("q", a.q_latent, a.q_bias), ("k", a.key_dim, a.k_bias),
+                                  ("o", hidden, a.o_bias)):
+            if there:
+                self._vector(f"{at}.{part}_bias", size)
+
     def _take_block(self, at: str, kind: str, ff: int) -> None:
         self._matrix(f"{at}.gate", kind, ff, self.desc.hidden)
         self._matrix(f"{at}.up", kind, ff, self.desc.hidden)
@@ -156,8 +187,14 @@ class Model:
 
     def new_cache(self) -> Cache:
         """An empty KV cache."""
-        return Cache([LayerCache(self.desc.kv_kind, layer.attention.kv_heads, layer.attention.head_dim)
-                      for layer in self.desc.layers])
+        def one(a: Attention | LatentAttention) -> LayerCache:
+            if isinstance(a, LatentAttention):
+                made = LayerCache(self.desc.kv_kind, 1, a.key_dim, ("k",))
+                made.index = LayerCache(self.desc.kv_kind, 1, a.index_dim, ("k",)) if a.index_heads else None
+                return made
+            return LayerCache(self.desc.kv_kind, a.kv_heads, a.head_dim)
+
+        return Cache([one(layer.attention) for layer in self.desc.layers])
 
     def _product(self, name: str, activation: Activation) -> F32:
         return self.matrices[name].product(activation, self.vectors.get(f"{name}_bias"))
@@ -186,9 +223,43 @@ class Model:
             ones = np.ones(a.head_dim, dtype=F)
             q = rmsnorm(q, self.vectors.get(f"{at}.q_norm", ones), self.desc.eps)
             k = rmsnorm(k, self.vectors.get(f"{at}.k_norm", ones), self.desc.eps)
-        cache.append(k, v)
+        cache.append(k=k, v=v)
         out = attend(q, cache, first, a.score_scale, a.window, a.chunk, self.vectors.get(f"{at}.sinks"))
         return self._product(f"{at}.o", Activation(out))
+
+    def _latent(self, at: str, layer: LayerDesc, x: F32, cache: LayerCache, first: int) -> F32:
+        rows, a = x.shape[0], layer.attention
+        h = Activation(self._norm(f"{at}.attn_norm", layer.norm, x))
+        source = h
+        if a.q_latent:
+            q_a = self.matrices[f"{at}.q_a"].product(h, self.vectors.get(f"{at}.q_bias"))
+            source = Activation(rmsnorm(q_a, self.vectors[f"{at}.q_norm"], a.latent_eps))
+        q = self.matrices[f"{at}.q"].product(source).reshape(rows, a.heads, a.nope_dim + a.rope_dim)
+        k = self._product(f"{at}.k", h)
+        key = np.concatenate([rmsnorm(k[:, :a.latent], self.vectors[f"{at}.k_norm"], a.latent_eps),
+                              latent.turned(a.rope, k[:, None, a.latent:], first)[:, 0]], axis=1)
+        cache.append(k=key[:, None])
+        q = np.concatenate([q[:, :, :a.nope_dim], latent.turned(a.rope, q[:, :, a.nope_dim:], first)], axis=2)
+        if a.index_heads:
+            self._chosen = self._choose(at, a, source, h, cache, first)
+        return self._product(f"{at}.o", Activation(self._latent_heads(at, a, q, cache, first)))
+
+    def _choose(self, at: str, a: LatentAttention, source: Activation, h: Activation, cache: LayerCache,
+                first: int) -> NDArray[np.bool_]:
+        rows = h.x.shape[0]
+        q = self._product(f"{at}.index_q", source).reshape(rows, a.index_heads, a.index_dim)
+        k = latent.centred_norm(self._product(f"{at}.index_k", h), self.vectors[f"{at}.index_k_norm"],
+                                self.vectors[f"{at}.index_k_shift"], a.latent_eps)
+        assert cache.index
+        cache.index.append(k=latent.turned(a.index_rope, k[:, None], first))
+        weights = self._product(f"{at}.index_weight", h)
+        return latent.choose(a, latent.turned(a.index_rope, q, first), weights, cache.index, first)
+
+    def _latent_heads(self, at: str, a: LatentAttention, q: F32, cache: LayerCache, first: int) -> F32:
+        absorbed = latent.by_head(self.matrices[f"{at}.k_up"], a.heads, q[:, :, :a.nope_dim])
+        mixed = latent.attend(a, np.concatenate([absorbed, q[:, :, a.nope_dim:]], axis=2), cache, first,
+                              self._chosen if a.index_top_k else None)
+        return latent.by_head(self.matrices[f"{at}.v_up"], a.heads, mixed).reshape(q.shape[0], -1)
 
     def _bias(self, layer: str, part: str, expert: int, width: int) -> F32 | None:
         """One expert's part of a bias of the routed experts (expert 0: of a dense FFN)."""
@@ -264,7 +335,8 @@ class Model:
                 x = x * F(self.desc.embedding_multiplier)
             for i, layer in enumerate(self.desc.layers):
                 at = f"layers.{i}"
-                y = self._attention(at, layer, x, cache.layers[i], first)
+                run = self._latent if isinstance(layer.attention, LatentAttention) else self._attention
+                y = run(at, layer, x, cache.layers[i], first)
                 x = self._residual(x, y, f"{at}.post_attention_norm")
                 h = Activation(self._norm(f"{at}.ffn_norm", layer.norm, x))
                 y = (self._block(f"{at}.ffn", layer.ffn, h, at) if isinstance(layer.ffn, DenseFfn)
