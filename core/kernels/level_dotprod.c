@@ -108,6 +108,16 @@ int colibri_dotprod_gate(float *g, const float *u, uint32_t n)
     return colibri_neon_gate(g, u, n);
 }
 
+int colibri_dotprod_gate_as(float *g, const float *u, uint32_t n, uint32_t kind, float limit)
+{
+    return colibri_neon_gate_as(g, u, n, kind, limit);
+}
+
+int colibri_dotprod_layer_norm(float *y, const float *x, const float *w, const float *b, uint32_t n, float eps)
+{
+    return colibri_neon_layer_norm(y, x, w, b, n, eps);
+}
+
 void colibri_dotprod_add_scaled(float *y, const float *x, float w, uint32_t n)
 {
     colibri_neon_add_scaled(y, x, w, n);
