@@ -26,8 +26,8 @@ KINDS = Kinds(embed="q8", head="q8", attention="q4", ffn="q4", experts="q4", sha
 # every key of the format in a model as small as can be: a dense layer, and a windowed one with experts
 EVERY = Spec(vocab=13, hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=16, experts=2, top_k=1, expert_ff=12,
              dense_layers=(0,), router_scale=1.5, router_eps=1e-9, router_sum_min=0.1, router_jitter=0.1,
-             router_bias="score", groups=2, top_groups=1, weight_on="input", shared_ff=16, shared_gate=True,
-             biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0,
+             router_bias="logit", by_logit=True, groups=2, top_groups=1, weight_on="input", shared_ff=16,
+             shared_gate=True, biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0,
              residual_multiplier=0.5, embed_multiplier=3.0,
              logit_multiplier=0.25)
 
@@ -118,7 +118,8 @@ FREE = {
     "MODEL.TRAINED_CONTEXT.value", "MODEL.FINAL_EPS.value", "LAYERS.NORM_EPS.value", "LAYERS.SCORE_SCALE.value",
     "LAYERS.ROUTER_RENORMALISE.value", "LAYERS.ROUTER_SCORE.value", "LAYERS.ROUTER_SCALE.value",
     "LAYERS.ROUTER_EPS.value", "LAYERS.ROUTER_BIAS.value", "LAYERS.ROUTER_TOP_GROUPS.value",
-    "LAYERS.ROUTER_WEIGHT_ON.value", "LAYERS.ROUTER_SUM_MIN.value", "LAYERS.ROUTER_JITTER.value",
+    "LAYERS.ROUTER_WEIGHT_ON.value", "LAYERS.ROUTER_CHOICE.value", "LAYERS.ROUTER_SUM_MIN.value",
+    "LAYERS.ROUTER_JITTER.value",
     "LAYERS.RESIDUAL_MULTIPLIER.value", "LAYERS.WINDOW.value", "LAYERS.CLIP_QKV.value",
     "MODEL.EMBED_MULTIPLIER.value", "MODEL.LOGIT_MULTIPLIER.value",
     "TENSORS.crc", "TENSORS.digest", "TENSORS.offset", "EXPERT_SUMS.crc", "EXPERT_SUMS.digest",
