@@ -350,7 +350,8 @@ static int32_t colibri_check_description(const colibri_view *view, uint32_t laye
 static int32_t colibri_check_extra(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                    colibri_detail *detail)
 {
-    uint32_t clamped = d->activation == COLIBRI_ACTIVATION_CLAMPED || d->activation == COLIBRI_ACTIVATION_CLAMPED_PLUS_ONE;
+    uint32_t clamped = d->activation == COLIBRI_ACTIVATION_CLAMPED ||
+                       d->activation == COLIBRI_ACTIVATION_CLAMPED_PLUS_ONE;
     uint64_t experts = d->ffn == COLIBRI_FFN_MOE ? d->experts : 1u;
     uint64_t widest = experts * (d->ff > view->hidden ? d->ff : view->hidden);
     if (d->has_limit != clamped || (clamped && !(d->swiglu_limit > 0.0f))) {

@@ -69,13 +69,14 @@ int colibri_rms_norm(uint32_t kernel, float *y, const float *x, const float *w, 
 /* g = silu(g) * u. Returns 1 when some g is not finite (exp's clamp must not be the first to see it). */
 int colibri_gate(uint32_t kernel, float *g, const float *u, uint32_t n);
 
-/* The other gated products: g = h(g, u) by a colibri_activation_kind but SILU; limit: of the clamped ones. Returns 1 when
- * some g or u is not finite. */
+/* The other gated products: g = h(g, u) by a colibri_activation_kind but SILU; limit: of the clamped ones. Returns 1
+ * when some g or u is not finite. */
 int colibri_gate_as(uint32_t kernel, float *g, const float *u, uint32_t n, uint32_t kind, float limit);
 
-/* y = ((x - mean) * r) * w (+ b unless b is null), r = 1 / sqrt(variance + eps). Returns 1 when a sum is not finite. y may
- * be x. */
-int colibri_layer_norm(uint32_t kernel, float *y, const float *x, const float *w, const float *b, uint32_t n, float eps);
+/* y = ((x - mean) * r) * w (+ b unless b is null), r = 1 / sqrt(variance + eps). Returns 1 when a sum is not finite.
+ * y may be x. */
+int colibri_layer_norm(uint32_t kernel, float *y, const float *x, const float *w, const float *b, uint32_t n,
+                       float eps);
 
 /* y = y + w * x */
 void colibri_add_scaled(uint32_t kernel, float *y, const float *x, float w, uint32_t n);
@@ -88,7 +89,8 @@ uint32_t colibri_amax_bits(uint32_t kernel, const float *x, uint32_t n);
 
 /* Scores of one row and head, by position; s[0] belongs to position `base`, a multiple of 16; only first .. last are
  * looked at, though whole tiles of 16 may be read and written. s = exp(s * scale - max), *sum in 16 partials by
- * position mod 16. A sink joins the maximum, and exp(sink - max) the sum last. Returns 1 when some score is not finite. */
+ * position mod 16. A sink joins the maximum, and exp(sink - max) the sum last. Returns 1 when some score is not
+ * finite. */
 typedef struct colibri_score_span {
     uint32_t base, first, last;
     float scale;

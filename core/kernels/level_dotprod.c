@@ -138,6 +138,21 @@ int colibri_dotprod_soften(float *s, const colibri_score_span *span, float *sum)
     return colibri_neon_soften(s, span, sum);
 }
 
+int colibri_dotprod_soften_chosen(float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum)
+{
+    return colibri_neon_soften_chosen(s, span, chosen, sum);
+}
+
+void colibri_dotprod_add_positive(float *y, const float *x, float scale, float w, uint32_t n)
+{
+    colibri_neon_add_positive(y, x, scale, w, n);
+}
+
+void colibri_dotprod_mix_latent(const colibri_mixture *m)
+{
+    colibri_neon_mix_latent(m);
+}
+
 void colibri_dotprod_mix(const colibri_mixture *m)
 {
     colibri_neon_mix(m);

@@ -287,7 +287,7 @@ void colibri_expert_up(colibri_session *s, uint32_t layer_index, uint32_t first,
     }
 }
 
-/* y = y + w * (out + bias) for one strip of one expert, all its rows; w = 1 where it met the input. bias may be null. */
+/* y = y + w * (out + bias) for one strip of one expert, all its rows; w = 1 where it met the input. bias: or null. */
 static void colibri_expert_strip(colibri_session *s, const colibri_layer *layer, const colibri_strip *strip,
                                  const float *bias, const colibri_buffer *in, const uint32_t *pairs, uint32_t rows)
 {
@@ -321,7 +321,8 @@ void colibri_expert_down(colibri_session *s, uint32_t layer_index, uint32_t firs
     colibri_buffer in = colibri_gated_buffer(s, layer->d.ff, layer->expert_down.kind);
     for (uint32_t d = s->pass_first; d < s->pass_end; d++) {
         const uint8_t *run = colibri_run_at(s, layer, colibri_distinct_at(s, d));
-        const float *bias = colibri_bias_at(s, &layer->ffn_down_bias, colibri_distinct_at(s, d)->expert, s->view.hidden);
+        const float *bias = colibri_bias_at(s, &layer->ffn_down_bias, colibri_distinct_at(s, d)->expert,
+                                            s->view.hidden);
         for (uint32_t unit = first; unit < first + count; unit++) {
             colibri_strip strip = colibri_strip_at(s, &layer->expert_down, run, unit, 1);
             colibri_expert_strip(s, layer, &strip, bias, &in, pairs + first_pair[d],

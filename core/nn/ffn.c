@@ -10,7 +10,8 @@ static uint32_t colibri_gated_row(const colibri_gated *ffn, uint32_t i)
     return ffn->pairs ? ffn->pairs[i] / ffn->top_k : i;
 }
 
-/* Columns first .. of gate and up of one pair, or row: its weight and the biases if there are some, then the product. */
+/* Columns first .. of gate and up of one pair, or row: its weight and the biases where there are some, then the
+ * product. */
 static int colibri_activate(const colibri_session *s, const colibri_gated *ffn, uint32_t pair, uint32_t first,
                             uint32_t count, float *g, float *u)
 {

@@ -170,7 +170,8 @@ static void colibri_widen_attention(const colibri_view *view, const colibri_limi
     w->kv = colibri_add(w->kv, colibri_mul(tile, layer.kv_tiles, bad), bad);
     layout->kv_bytes_per_token += tile / COLIBRI_TILE_ROWS;
     layout->quantize_attended |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_O)) != 0;
-    layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, colibri_score_lanes(limits, d->window ? d->window : d->chunk));
+    uint64_t lanes = colibri_score_lanes(limits, d->window ? d->window : d->chunk);
+    layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, lanes);
     layout->head_dim = (uint32_t)colibri_most(layout->head_dim, d->head_dim);
     uint32_t score_rows = colibri_rows_at_once(limits->batch * (d->heads / d->kv_heads));
     layout->score_rows = (uint32_t)colibri_most(layout->score_rows, score_rows);

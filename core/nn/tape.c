@@ -325,8 +325,8 @@ static void colibri_shared_down_strip(colibri_session *s, const colibri_layer *l
 }
 
 /* What was gathered aside onto the residual, through a norm of its own where there is one. */
-static void colibri_combine_row(colibri_session *s, const colibri_layer *layer, const colibri_weight *norm, uint32_t row,
-                                uint32_t worker)
+static void colibri_combine_row(colibri_session *s, const colibri_layer *layer, const colibri_weight *norm,
+                                uint32_t row, uint32_t worker)
 {
     float *y = colibri_mixed_at(s, row);
     if (norm->rows && colibri_rms_norm(s->kernel, y, y, colibri_vector_at(s, norm), s->view.hidden, layer->d.eps)) {

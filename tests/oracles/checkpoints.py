@@ -145,7 +145,8 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
             listed.append((f"{prefix}.moe.router.expert_bias", (shape.experts,)))
     listed.append(("model.norm.weight", (shape.hidden,)))
     if shape.norm_bias:
-        listed += [(name.removesuffix("weight") + "bias", size) for name, size in listed if name.endswith("norm.weight")]
+        listed += [(name.removesuffix("weight") + "bias", size) for name, size in listed
+                   if name.endswith("norm.weight")]
     if shape.head_bias:
         listed.append(("lm_head.bias", (shape.vocab,)))
     if not shape.tied:
