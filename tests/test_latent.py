@@ -12,11 +12,12 @@ import pytest
 from colibri import latent
 from colibri.description import Layer
 from colibri.engine import Limits, Model, Session
-from colibri.errors import ColibriError
+from colibri.errors import ColibriError, ConvertError
+from colibri.families import describe
 from colibri.blobwriter import write_blob
 from colibri.format import Kinds
 from colibri.synth import SPECS, Spec, Weights, random_weights, write_random_blob
-from oracles import bridge
+from oracles import bridge, cases
 from reference import latent as arithmetic
 from reference.description import LatentAttention
 from reference.attention import LayerCache
@@ -136,6 +137,46 @@ def test_factors_are_cut_the_same_wherever_a_strip_begins() -> None:
                 for at in range(0, len(expected), step)
             ]
             assert np.array_equal(np.concatenate(parts), expected)
+
+
+@pytest.mark.parametrize("case,fields,words", (
+    ("deepseek_v2_plain", {"kv_lora_rank": 40}, "field 'kv_lora_rank' is 40; expected a multiple of 16"),
+    ("deepseek_v2_plain", {"v_head_dim": 8}, "field 'v_head_dim' is 8; expected a multiple of 16"),
+    ("deepseek_v2_plain", {"num_key_value_heads": 2}, "field 'num_key_value_heads' is 2; expected 4"),
+    ("deepseek_v2_plain", {"qk_head_dim": 21}, "field 'qk_head_dim' is 21; expected 20"),
+    ("deepseek_v2_plain", {"qk_nope_head_dim": ...}, "field 'qk_nope_head_dim' is missing"),
+    ("deepseek_v2_plain", {"norm_topk_prob": True}, "field 'norm_topk_prob' is true; expected false"),
+    ("deepseek_v2_plain", {"topk_method": "noaux_tc"}, "field 'topk_method' is 'noaux_tc'; expected greedy or"),
+    ("deepseek_v3_groups", {"scoring_func": "softmax"}, "field 'scoring_func' is 'softmax'; expected 'sigmoid'"),
+    ("glm_lite", {"head_dim": 9}, "field 'head_dim' is 9; expected 8"),
+    ("glm_lite", {"mlp_layer_types": ["dense"]}, "field 'mlp_layer_types' is .*; expected 3 times dense or sparse"),
+    ("deepseek_v32_sparse", {"q_lora_rank": None}, "field 'q_lora_rank' is null; expected a width"),
+    ("deepseek_v32_sparse", {"layer_types": ["full_attention"] * 3}, "expected 3 times indexed_attention"),
+    ("deepseek_v32_sparse", {"indexer_types": ["full"] * 3}, "field 'indexer_types' .* is not known"),
+    ("glm_dsa_shared", {"indexer_types": ["shared"] * 4}, "field 'indexer_types' is .*; expected full or shared"),
+    ("glm_dsa_shared", {"indexer_rope_interleave": False}, "field 'indexer_rope_interleave' is false; expected true"),
+))
+def test_config_fields_that_cannot_be_used_are_named(case: str, fields: dict[str, object], words: str) -> None:
+    config = {**cases.CASES[case].config, **fields}
+    with pytest.raises(ConvertError, match=words):
+        describe({name: value for name, value in config.items() if value is not ...})
+
+
+def test_which_layers_choose_positions() -> None:
+    def chosen(**fields: object) -> list[bool]:
+        config = {**cases.CASES["glm_dsa_shared"].config, "num_hidden_layers": 6, "first_k_dense_replace": 1, **fields}
+        del config["indexer_types"]
+        return [layer.index_heads is not None for layer in describe(config).model.layers]
+
+    assert chosen() == [True] * 6
+    assert chosen(index_topk_pattern="FSSFSS") == [True, False, False, True, False, False]
+    assert chosen(index_topk_freq=2) == [True, True, False, True, False, True]      # as transformers counts
+
+
+def test_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+    read = describe({**cases.CASES["deepseek_v3_groups"].config, "num_nextn_predict_layers": 1})
+    assert read.draft("model.layers.3.eh_proj.weight") and not read.draft("model.layers.4.eh_proj.weight")
+    assert not read.draft("model.layers.2.self_attn.o_proj.weight") and not read.draft("model.norm.weight")
 
 
 @pytest.mark.parametrize("field,value", (("latent", 40), ("v_dim", 8), ("nope_dim", None), ("kv_heads", 3)))

@@ -47,7 +47,7 @@ typedef struct colibri_description {
     uint32_t attention;                         /* colibri_attention */
     uint32_t heads, kv_heads, head_dim;
     uint32_t latent, nope_dim, rope_dim, v_dim, q_latent;   /* 0 unless the attention is latent; q_latent 0 = none */
-    uint32_t index_heads, index_dim, index_top_k;           /* top_k 0 = all positions; heads 0 = a former layer's choice */
+    uint32_t index_heads, index_dim, index_top_k;   /* top_k 0 = all positions; heads 0 = a former layer's choice */
     uint32_t index_rope;                        /* index, COLIBRI_NO = no rotation */
     uint32_t rope;                              /* index, COLIBRI_NO = no rotation */
     uint32_t window;                            /* 0 = all positions */

@@ -91,9 +91,9 @@ int colibri_soften(uint32_t kernel, float *s, const colibri_score_span *span, fl
     COLIBRI_DISPATCH(COLIBRI_GIVE, soften, (s, span, sum))
 }
 
-int colibri_soften_chosen(uint32_t kernel, float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum)
+int colibri_soften_chosen(uint32_t kernel, float *s, const colibri_score_span *span, float *sum)
 {
-    COLIBRI_DISPATCH(COLIBRI_GIVE, soften_chosen, (s, span, chosen, sum))
+    COLIBRI_DISPATCH(COLIBRI_GIVE, soften_chosen, (s, span, sum))
 }
 
 void colibri_add_positive(uint32_t kernel, float *y, const float *x, float scale, float w, uint32_t n)

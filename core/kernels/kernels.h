@@ -96,10 +96,11 @@ typedef struct colibri_score_span {
     float scale;
     uint32_t has_sink;
     float sink;
+    const uint16_t *chosen;                     /* bit r of chosen[i] is position base + 16 * i + r; null: all */
 } colibri_score_span;
 int colibri_soften(uint32_t kernel, float *s, const colibri_score_span *span, float *sum);
-/* The same over chosen positions only; s = +0 for the others. Bit r of chosen[i] is position base + 16 * i + r. */
-int colibri_soften_chosen(uint32_t kernel, float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum);
+/* The same over chosen positions only; s = +0 for the others. */
+int colibri_soften_chosen(uint32_t kernel, float *s, const colibri_score_span *span, float *sum);
 
 /* y = y + w * max(x * scale, +0) */
 void colibri_add_positive(uint32_t kernel, float *y, const float *x, float scale, float w, uint32_t n);
@@ -161,7 +162,7 @@ void colibri_tile_row(uint32_t kind, const void *tile, uint32_t columns, uint32_
     float colibri_##level##_exp_sum(float *z, uint32_t n, float most); \
     uint32_t colibri_##level##_amax_bits(const float *x, uint32_t n); \
     int colibri_##level##_soften(float *s, const colibri_score_span *span, float *sum); \
-    int colibri_##level##_soften_chosen(float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum); \
+    int colibri_##level##_soften_chosen(float *s, const colibri_score_span *span, float *sum); \
     void colibri_##level##_add_positive(float *y, const float *x, float scale, float w, uint32_t n); \
     void colibri_##level##_mix(const colibri_mixture *m); \
     void colibri_##level##_mix_latent(const colibri_mixture *m); \

@@ -138,9 +138,9 @@ int colibri_dotprod_soften(float *s, const colibri_score_span *span, float *sum)
     return colibri_neon_soften(s, span, sum);
 }
 
-int colibri_dotprod_soften_chosen(float *s, const colibri_score_span *span, const uint16_t *chosen, float *sum)
+int colibri_dotprod_soften_chosen(float *s, const colibri_score_span *span, float *sum)
 {
-    return colibri_neon_soften_chosen(s, span, chosen, sum);
+    return colibri_neon_soften_chosen(s, span, sum);
 }
 
 void colibri_dotprod_add_positive(float *y, const float *x, float scale, float w, uint32_t n)

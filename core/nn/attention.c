@@ -357,14 +357,17 @@ static void colibri_attend_queries(colibri_session *s, const colibri_layer *laye
         colibri_scores(s, layer, q, rows, (float *)(void *)scratch, m.base, last);
     }
     for (uint32_t i = 0; i < q->count && !bad; i++) {
-        colibri_score_span span = {m.base, q->first[i], q->last[i], layer->d.score_scale, layer->d.sinks, 0.0f};
+        colibri_score_span span = {m.base, q->first[i], q->last[i], layer->d.score_scale, layer->d.sinks, 0.0f, 0};
         span.sink = layer->d.sinks ? colibri_vector_at(s, &layer->sinks)[q->head[i]] : 0.0f;
         m.first[i] = q->first[i];
         m.last[i] = q->last[i];
         float *row = (float *)(void *)scratch + i * m.stride;
-        bad |= layer->d.index_top_k
-                   ? colibri_soften_chosen(s->kernel, row, &span, colibri_choice_at(s, q->row[i]) + m.base / 16u, &m.sum[i])
-                   : colibri_soften(s->kernel, row, &span, &m.sum[i]);
+        if (layer->d.index_top_k) {
+            span.chosen = colibri_choice_at(s, q->row[i]) + m.base / COLIBRI_TILE_ROWS;
+            bad |= colibri_soften_chosen(s->kernel, row, &span, &m.sum[i]);
+        } else {
+            bad |= colibri_soften(s->kernel, row, &span, &m.sum[i]);
+        }
     }
     if (bad) {
         colibri_fault(s, worker);

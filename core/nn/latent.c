@@ -1,6 +1,6 @@
 /*
- * latent.c: latent attention (MLA), always absorbed (NUMERICS section 6): the cache holds the normed latent and the rope
- * key, one row a position for all heads. A query head goes through its key factor (transposed) into the latent's
+ * latent.c: latent attention (MLA), always absorbed (NUMERICS section 6): the cache holds the normed latent and the
+ * rope key, one row a position for all heads. A query head goes through its key factor (transposed) into the latent's
  * space, attention.c treats the result as a query of one shared KV head, and what it attended goes through the head's
  * value factor. Factors are read head by head: the rows of a head begin at a tile.
  */

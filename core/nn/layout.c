@@ -143,7 +143,7 @@ static void colibri_widen_latent(const colibri_view *view, const colibri_limits 
     w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_STRIP_ROWS * limits->batch * widest);
 }
 
-/* A layer's own choice of positions: what its projections read, and its scores, one row of sums behind those of heads. */
+/* A layer's own choice of positions: what its projections read, and its scores, a row of sums behind those of heads. */
 static void colibri_widen_index(const colibri_view *view, const colibri_limits *limits, const colibri_description *d,
                                 colibri_layout *layout, colibri_widths *w)
 {

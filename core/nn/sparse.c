@@ -45,8 +45,8 @@ void colibri_index_place(colibri_session *s, const colibri_layer *layer, uint32_
     }
     /* a cache of halves would make an infinity 65504 */
     bad |= colibri_amax_bits(s->kernel, k, dim) >= COLIBRI_INFINITY_BITS;
-    bad |= colibri_store_k(s, k, dim, colibri_index_tile(s, layer, state->sequence, state->position / COLIBRI_TILE_ROWS),
-                           state->position % COLIBRI_TILE_ROWS);
+    uint8_t *tile = colibri_index_tile(s, layer, state->sequence, state->position / COLIBRI_TILE_ROWS);
+    bad |= colibri_store_k(s, k, dim, tile, state->position % COLIBRI_TILE_ROWS);
     if (bad) {
         colibri_fault(s, worker);
     }
@@ -94,7 +94,7 @@ static void colibri_choose_positions(const float *scores, uint32_t count, uint32
     }
 }
 
-/* Index scores of a row's positions; 1 if a product is not finite. Heads ascending: s = s + w * max(q . k * scale, +0) */
+/* Index scores of a row's positions, heads ascending: s = s + w * max(q . k * scale, +0). 1 if a product is not finite. */
 static int colibri_index_scores(colibri_session *s, const colibri_layer *layer, uint32_t row, uint8_t *scratch,
                                 float *scores)
 {

@@ -48,6 +48,7 @@ def read_widths(config: Config, q_latent: int, heads: int) -> dict[str, Any]:
             raise config.refuse(name, f"a multiple of {tile}")
     nope, rope = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
     config.fix("qk_head_dim", nope + rope)
+    queries = config.integer("q_lora_rank", q_latent, null=0) or None
     return {
         "attention": c.ATTENTION_MLA,
         "kv_heads": 1,
@@ -56,18 +57,17 @@ def read_widths(config: Config, q_latent: int, heads: int) -> dict[str, Any]:
         "nope_dim": nope,
         "rope_dim": rope,
         "v_dim": v_dim,
-        "q_latent": config.integer("q_lora_rank", q_latent, null=0) or None,
-        "biases": _biases(config),
+        "q_latent": queries,
+        "biases": _biases(config, queries is not None),
     }
 
 
-def _biases(config: Config) -> int:
+def _biases(config: Config, queries: bool) -> int:
     """attention_bias: of the two matrices that make latents, and of o. A plain q has none."""
     c = constants()
     if not config.boolean("attention_bias", False):
         return 0
-    plain = config.take("q_lora_rank", 0, null=0) == 0
-    return int(c.BIAS_K | c.BIAS_O | (0 if plain else c.BIAS_Q))
+    return int(c.BIAS_K | c.BIAS_O | (c.BIAS_Q if queries else 0))
 
 
 def read_index(config: Config, heads: int, shared: bool, layers: int) -> list[dict[str, Any]]:

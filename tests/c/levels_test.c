@@ -93,7 +93,6 @@ typedef struct call {
     const float *x, *w, *w2;            /* w2: a bias, or null */
     float *y, value;
     void *bytes;
-    const uint16_t *chosen;
 } call;
 
 static __attribute__((noinline)) void make(call *c)
@@ -112,7 +111,7 @@ static __attribute__((noinline)) void make(call *c)
     case MIX: colibri_mix(c->kernel, c->request); break;
     case MIX_LATENT: colibri_mix_latent(c->kernel, c->request); break;
     case SOFTEN_CHOSEN:
-        c->status = colibri_soften_chosen(c->kernel, c->y, c->request, c->chosen, &c->value);
+        c->status = colibri_soften_chosen(c->kernel, c->y, c->request, &c->value);
         break;
     case ADD_POSITIVE: colibri_add_positive(c->kernel, c->y, c->x, -0.375f, c->value, c->n); break;
     case HALVES: colibri_store_halves(c->kernel, c->bytes, c->x, c->n); break;
@@ -425,7 +424,8 @@ static uint32_t test_halves(uint32_t kernel, uint32_t n, uint32_t mode)
 static uint32_t test_soften(uint32_t kernel, uint32_t first, uint32_t last, uint32_t mode, uint32_t bad)
 {
     call c[2];
-    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f, last & 1u, number(0)};
+    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f, last & 1u, number(0),
+                               0};
     for (uint32_t i = 0; i < LONG; i++) {
         y[0][i] = i >= first && i <= last ? number(mode == 2u ? 0u : mode) : colibri_float(0x7FC00000u);
     }
@@ -451,7 +451,7 @@ static uint32_t test_soften_chosen(uint32_t kernel, uint32_t first, uint32_t las
 {
     call c[2];
     uint16_t chosen[LONG / 16 + 1];
-    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f};
+    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f, chosen};
     uint32_t one = first + below(last - first + 1u), dense = below(4);
     for (uint32_t t = 0; t < sizeof chosen / sizeof chosen[0]; t++) {
         chosen[t] = (uint16_t)(dense == 3u ? 0xFFFFu : below(65536) & (dense ? 0xFFFFu : below(65536)));
@@ -467,7 +467,7 @@ static uint32_t test_soften_chosen(uint32_t kernel, uint32_t first, uint32_t las
     colibri_copy(y[1], y[0], sizeof y[0]);
     for (uint32_t k = 0; k < 2u; k++) {
         c[k] = (call){.function = SOFTEN_CHOSEN, .kernel = k ? COLIBRI_KERNEL_PORTABLE : kernel, .y = y[k],
-                      .request = &span, .chosen = chosen};
+                      .request = &span};
         run(&c[k]);
     }
     if (c[0].status != c[1].status || c[1].status != (bad != 0u)) {
@@ -482,7 +482,7 @@ static uint32_t test_soften_chosen(uint32_t kernel, uint32_t first, uint32_t las
         y[1][i] = y[0][i];
     }
     if (!bad && dense == 3u) {
-        c[0] = (call){.function = SOFTEN_CHOSEN, .kernel = kernel, .y = y[0], .request = &span, .chosen = chosen};
+        c[0] = (call){.function = SOFTEN_CHOSEN, .kernel = kernel, .y = y[0], .request = &span};
         c[1] = (call){.function = SOFTEN, .kernel = kernel, .y = y[1], .request = &span};
         run(&c[0]);
         run(&c[1]);

@@ -380,8 +380,8 @@ def _latent(table: _Table) -> None:
               num_nextn_predict_layers=0, rope_interleave=False, rope_theta=100.0)
     table.add("glm_lite", "glm4_moe_lite",
               "values wider than keys, biases on the latents, dense layers by name",
-              replace(experts, v=48, bias="yes", dense_layers=(1,)), seed=3, n_shared_experts=1, n_group=1, topk_group=1,
-              norm_topk_prob=True, routed_scaling_factor=1.8, attention_bias=True, rope_theta=100.0,
+              replace(experts, v=48, bias="yes", dense_layers=(1,)), seed=3, n_shared_experts=1, n_group=1,
+              topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.8, attention_bias=True, rope_theta=100.0,
               mlp_layer_types=["sparse", "dense", "sparse"])
     sparse = replace(experts, index_heads=16, index_dim=24)
     table.add("deepseek_v32_sparse", "deepseek_v32",
