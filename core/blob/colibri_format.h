@@ -166,7 +166,7 @@ enum colibri_layer_key {
     COLIBRI_LAYER_V_DIM = 63,               /* u32 outputs of a head, a multiple of 16 */
     COLIBRI_LAYER_Q_LATENT = 64,            /* u32 width of the latent of the queries, absent = none */
     COLIBRI_LAYER_LATENT_EPS = 65,          /* f32 of the norms of both latents, absent = NORM_EPS */
-    /* sparse latent attention (DSA): a row looks at INDEX_TOP_K positions, without INDEX_HEADS at those of a layer before */
+    /* sparse latent attention (DSA): a row looks at INDEX_TOP_K positions, without INDEX_HEADS at a former layer's */
     COLIBRI_LAYER_INDEX_HEADS = 66,         /* u32, absent = the choice of the nearest layer before that has some */
     COLIBRI_LAYER_INDEX_DIM = 67,           /* u32 width of an index head */
     COLIBRI_LAYER_INDEX_TOP_K = 68,         /* u32, absent = all positions */

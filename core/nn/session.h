@@ -90,7 +90,7 @@ typedef struct colibri_layout {
     colibri_buffer heads;                       /* quantized only, head_rows a row: what a head's factor reads */
     uint64_t query, query_stride;               /* absorbed queries; what was attended takes their places */
     uint64_t index, index_stride;               /* floats: index queries, index key, weights of the index heads */
-    uint64_t choice, choice_stride;             /* uint16 a tile: positions a row looks at, until a layer chooses anew */
+    uint64_t choice, choice_stride;             /* uint16 a tile: positions a row looks at, until chosen anew */
     uint64_t gated;                             /* gated products; rows laid out per layer */
     uint64_t scores, scores_bytes, query_at;    /* per worker: score rows, quantized q */
     uint64_t router_logits, shared_switch, pairs, distinct, first_pair, chosen;
