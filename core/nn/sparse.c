@@ -94,7 +94,7 @@ static void colibri_choose_positions(const float *scores, uint32_t count, uint32
     }
 }
 
-/* Index scores of a row's positions, heads ascending: s = s + w * max(q . k * scale, +0). 1: something is not finite. */
+/* Index scores of a row's positions, heads ascending: s = s + w * max(q . k * scale, +0); 1: not all are finite. */
 static int colibri_index_scores(colibri_session *s, const colibri_layer *layer, uint32_t row, uint8_t *scratch,
                                 float *scores)
 {
