@@ -248,7 +248,7 @@ static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uin
 }
 
 /* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. What
- * has no meaning there is refused: q/k norms per head, the clamp, a bias on v, a bias of a latent that is not there. */
+ * has no meaning there is refused: q/k norms per head, clamp, sinks, chunks, a bias on v or of a latent that is not there. */
 static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                     colibri_detail *detail)
 {
@@ -274,7 +274,7 @@ static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, co
                                    d->latent % COLIBRI_TILE_ROWS ? d->latent : d->v_dim);
     }
     uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
-    if (d->qk_norm != COLIBRI_QK_NORM_NONE || d->has_clip || d->biases & ~biases) {
+    if (d->qk_norm != COLIBRI_QK_NORM_NONE || d->has_clip || d->sinks || d->chunk || d->biases & ~biases) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, biases, d->biases);
     }
     if (!(d->latent_eps >= 0.0f)) {

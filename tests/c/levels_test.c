@@ -451,7 +451,8 @@ static uint32_t test_soften_chosen(uint32_t kernel, uint32_t first, uint32_t las
 {
     call c[2];
     uint16_t chosen[LONG / 16 + 1];
-    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f, chosen};
+    colibri_score_span span = {3u * 16u, 48u + first, 48u + last, mode == 2u ? -0.125f : 0.125f, 0, 0.0f,
+                               chosen};
     uint32_t one = first + below(last - first + 1u), dense = below(4);
     for (uint32_t t = 0; t < sizeof chosen / sizeof chosen[0]; t++) {
         chosen[t] = (uint16_t)(dense == 3u ? 0xFFFFu : below(65536) & (dense ? 0xFFFFu : below(65536)));

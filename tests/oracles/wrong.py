@@ -326,6 +326,7 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("WINDOW", "deepseek_v32_sparse", "beside a choice of positions", layers(window=9)),
         ("QK_NORM", "deepseek_v2_plain", "norms of heads", layers(qk_norm=c.QK_NORM_HEAD)),
         ("CLIP_QKV", "deepseek_v2_plain", "a clamp", layers(clip_qkv=1.0)),
+        ("CHUNK", "deepseek_v2_plain", "chunks", layers(chunk=11)),
         ("BIASES", "deepseek_v2_plain", "a bias on v", layers(biases=c.BIAS_V)),
         ("FFN", "qwen2_moe_plain", "experts in a dense layer", _first(
             ffn=c.FFN_MOE, experts=8, top_k=2, router_score=c.ROUTER_SOFTMAX)),
