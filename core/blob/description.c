@@ -248,7 +248,8 @@ static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uin
 }
 
 /* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. What
- * has no meaning there is refused: q/k norms per head, clamp, sinks, chunks, a bias on v or of a latent that is not there. */
+ * has no meaning there is refused: q/k norms per head, clamp, sinks, chunks, a bias on v, one of a latent that is not
+ * there. */
 static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                     colibri_detail *detail)
 {
