@@ -19,7 +19,7 @@ from colibri.errors import InternalError, MissingTool
 from colibri.jobs import Job, JobRefused, parse_report
 from colibri.synth import write_random_blob
 
-pytestmark = pytest.mark.wasm
+pytestmark = [pytest.mark.wasm, pytest.mark.slow]          # the fast layers run wasm in test_verify.py
 wasmtime = pytest.importorskip("wasmtime", reason="the Python package wasmtime is not installed")
 
 NUMBERS = {"portable": 1, "simd128": 7, "relaxed": 8}

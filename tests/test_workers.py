@@ -389,3 +389,46 @@ def test_commands_take_a_level_and_workers(model: Model, capsys: pytest.CaptureF
     assert cli.main(["plan", str(model.path), "--workers", "3", "--kernel", "avx2", "--json", "-q"]) == 0
     limits = json.loads(capsys.readouterr().out)["limits"]
     assert (limits["workers"], limits["kernel"]) == (3, 2)
+
+
+# ---- the fastest level ----
+
+
+def race(levels: int, nanoseconds: dict[int, int] | None) -> int:
+    """colibri_fastest_kernel under a clock that says how long each level takes: the core reads it twice a round, five
+    rounds a level, levels ascending. Without the times there is no clock."""
+    lib, ffi = library.load(), library.ffi()
+    if nanoseconds is None:
+        return int(lib.colibri_fastest_kernel(levels, ffi.NULL, ffi.NULL))
+    order = [level for level in sorted(nanoseconds) for _ in range(5)]
+    readings = [reading for level in order for reading in (1000, 1000 + nanoseconds[level])]
+    taken = iter(readings)
+    clock = ffi.callback("colibri_clock_hook", lambda user: next(taken))
+    winner = int(lib.colibri_fastest_kernel(levels, clock, ffi.NULL))
+    assert next(taken, None) is None                            # every level that may win was timed
+    return winner
+
+
+def test_the_fastest_level_is_the_one_the_clock_says() -> None:
+    here = [kernels.number_of(name) for name in kernels.here()]
+    mask = sum(1 << level for level in here)
+    for favourite in here:
+        assert race(mask, {level: 10 if level == favourite else 500 for level in here}) == favourite
+    assert race(mask, None) == max(here)                        # no clock: the highest
+    assert race(mask | 1 << 31, {level: 7 for level in here}) == min(here)      # a tie: the plainer one; 31 is nobody
+    assert race(0, None) == kernels.number_of("portable")
+
+
+def test_a_session_with_the_fastest_level_has_the_same_answer(tmp_path: Path) -> None:
+    path = tmp_path / "m.colibri"
+    write_random_blob(path, "moe", kinds="q4")
+    model = Model.open(path)
+    rows = []
+    for name in ("fastest", "portable"):
+        with Session(model, Limits(kernel=name)) as session:
+            session.feed([1, 2, 3])
+            session.finish()
+            rows.append(session.logits().tobytes())
+            assert session.kernel in kernels.here()
+    assert rows[0] == rows[1]
+    assert kernels.number_of("fastest") == kernels.number_of("auto")            # elsewhere the target chooses

@@ -1,17 +1,20 @@
 """Kernel levels by name: what this build and this processor offer, and which one a session here runs.
 
-The names are the C header's (enum colibri_kernel) in lower case, with hyphens. "auto" is the best level there is.
+The names are the C header's (enum colibri_kernel) in lower case, with hyphens. "auto" is the best level there is;
+"fastest" is the one that wins a short race in this process, and the target's own choice anywhere else.
 """
 
 from __future__ import annotations
 
 import platform
+import time
 from functools import cache
 
 from . import library
 from .errors import MissingTool, UsageError
 
 AUTO = "auto"
+FASTEST = "fastest"
 # the architecture whose processors have a level; the portable one is everywhere
 _ARCH = {"avx": "x86_64", "neon": "aarch64", "dotprod": "aarch64", "simd128": "wasm32", "relaxed": "wasm32"}
 
@@ -30,8 +33,10 @@ def name_of(number: int) -> str:
 
 def number_of(name: str) -> int:
     """A name's number; whether the level can run is another question."""
+    if name == FASTEST:
+        return numbers()[AUTO]
     if name not in numbers():
-        raise UsageError(f"kernel {name!r}: expected one of {', '.join(numbers())}")
+        raise UsageError(f"kernel {name!r}: expected one of {', '.join(numbers())} or {FASTEST}")
     return numbers()[name]
 
 
@@ -56,9 +61,18 @@ def here() -> list[str]:
     return in_mask(lib.colibri_kernels() & lib.colibri_host_kernels())
 
 
+def fastest() -> int:
+    """The number of the level that the core finds the fastest here, by the clock; a race of a millisecond."""
+    lib = library.load()
+    clock = library.ffi().callback("colibri_clock_hook", lambda user: time.perf_counter_ns())
+    return int(lib.colibri_fastest_kernel(lib.colibri_host_kernels(), clock, library.ffi().NULL))
+
+
 def chosen(name: str) -> int:
-    """The number of the level that a session in this process runs: the named one, or the best."""
+    """The number of the level that a session in this process runs: the named one, the best, or the fastest."""
     lib, level = library.load(), number_of(name)
+    if name == FASTEST:
+        return fastest()
     if name == AUTO:
         return int(lib.colibri_host_kernel(lib.colibri_kernels()))
     for mask, who in (

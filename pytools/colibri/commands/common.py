@@ -49,7 +49,7 @@ def worker_options(parser: argparse.ArgumentParser, other: str = "") -> None:
         default=kernels.AUTO,
         metavar="NAME",
         help="instruction-set level of the kernels: portable, avx2, ... (any other word lists them), "
-        f"or auto, the best the processor has{other}",
+        f"auto, the best the processor has{other}, or fastest, the winner of a short race here",
     )
 
 
