@@ -116,6 +116,7 @@ FREE = {
     "text.type", "text.crc", "text.digest", "text.payload", "text.count", "text.record_bytes",  # may be unknown
     "record.flags",                                                         # must-understand of a known key
     "MODEL.TRAINED_CONTEXT.value", "MODEL.FINAL_EPS.value", "LAYERS.NORM_EPS.value", "LAYERS.SCORE_SCALE.value",
+    "LAYERS.ACTIVATION.value", "LAYERS.QK_NORM.value",                       # another kind of the same shapes
     "LAYERS.ROUTER_RENORMALISE.value", "LAYERS.ROUTER_SCORE.value", "LAYERS.ROUTER_SCALE.value",
     "LAYERS.ROUTER_EPS.value", "LAYERS.ROUTER_BIAS.value", "LAYERS.ROUTER_TOP_GROUPS.value",
     "LAYERS.ROUTER_WEIGHT_ON.value", "LAYERS.ROUTER_CHOICE.value", "LAYERS.ROUTER_SUM_MIN.value",
