@@ -131,8 +131,8 @@ static float colibri_group_value(const float *z, uint32_t size, uint32_t kind)
 
 void colibri_choose_in_groups(float *z, const colibri_description *d, uint32_t *chosen)
 {
-    float value[COLIBRI_GROUP_LIMIT];
-    uint32_t kept[COLIBRI_GROUP_LIMIT];
+    float value[COLIBRI_GROUP_LIMIT] = {0};     /* compilers cannot see that there is a group */
+    uint32_t kept[COLIBRI_GROUP_LIMIT] = {0};
     uint32_t size = d->experts / d->router_groups;
     for (uint32_t g = 0; g < d->router_groups; g++) {
         value[g] = colibri_group_value(z + g * size, size, d->group_score);
