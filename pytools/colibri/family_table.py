@@ -313,7 +313,7 @@ FAMILIES = {
         moe=Moe(**{**_DEEPSEEK_EXPERTS, "layers": "named", "dense_first": 1}),
     ),
     "glm_moe_dsa": Family(
-        **_LATENT_ATTENTION,
+        **{**_LATENT_ATTENTION, "ignored": _LATENT_ATTENTION["ignored"] | {"index_share_for_mtp_iteration"}},
         q_latent=2048,
         index_heads=32,
         index_interleaved=True,
