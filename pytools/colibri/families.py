@@ -106,7 +106,8 @@ def _model(config: Config, family: Family) -> Model:
         interleaved = config.boolean(family.interleaved_field, interleaved)
     rope = Rope(scaling.fractions(), interleaved, scaling.amplitude())
     windows = _windows(config, family, layers)
-    dense_ff = config.integer("intermediate_size", None)
+    dense_field, dense_default = family.dense_ff
+    dense_ff = config.integer(dense_field, dense_default)
     sparse = _sparse_layers(config, family.moe, layers)
     if family.ones and config.items(family.ones, int) not in (None, [1] * layers):
         raise config.refuse(family.ones, f"{layers} times 1")
@@ -131,12 +132,41 @@ def _model(config: Config, family: Family) -> Model:
         if family.moe and sparse[number]:
             _experts(config, family.moe, layer)
         else:
-            layer.ffn, layer.ff = constants().FFN_DENSE, dense_ff or config.integer("intermediate_size")
+            layer.ffn, layer.ff = constants().FFN_DENSE, dense_ff or config.integer(dense_field)
         _extras(config, family, layer)
         model.layers.append(layer)
     if family.multipliers:
         _multipliers(config, model)
+    if family.by_turns:
+        _turns(config, model.layers)
     return model
+
+
+def _turns(config: Config, layers: list[Layer]) -> None:
+    """Layers that rotate and see their own stretch of positions, and layers that do neither: their queries grow."""
+    c, count = constants(), len(layers)
+    interval = config.integer("no_rope_layer_interval", 4)
+    rotated = config.items("no_rope_layers", int) or [int((n + 1) % interval != 0) for n in range(count)]
+    if len(rotated) < count or not set(rotated) <= {0, 1}:
+        raise config.refuse("no_rope_layers", f"{count} times 0 or 1")
+    chunk, kinds = config.integer("attention_chunk_size", 8192, null=None), config.items("layer_types", str)
+    if kinds is None:
+        kinds = ["chunked_attention" if turns and chunk else "full_attention" for turns in rotated[:count]]
+    if len(kinds) != count or not set(kinds) <= {"full_attention", "chunked_attention"}:
+        raise config.refuse("layer_types", f"{count} times full_attention or chunked_attention")
+    if "chunked_attention" in kinds and not chunk:
+        raise config.refuse("attention_chunk_size", "a number of positions, for layer_types names chunked_attention")
+    normed, tuned = config.boolean("use_qk_norm", True), config.take("attn_temperature_tuning", True)
+    if not isinstance(tuned, (bool, int)):
+        raise config.refuse("attn_temperature_tuning", "true or false, or a number that is one of both")
+    floor, step = config.integer("floor_scale", 8192), config.positive("attn_scale", Decimal("0.1"))
+    for layer, turns, kind in zip(layers, rotated, kinds, strict=False):
+        layer.chunk = chunk if kind == "chunked_attention" else None
+        layer.qk_norm = c.QK_NORM_L2_AFTER_ROPE if normed and turns else c.QK_NORM_NONE
+        if not turns:
+            layer.rope = None
+            if tuned:
+                layer.query_floor, layer.query_step = floor, nearest_f32(step)
 
 
 def _extras(config: Config, family: Family, layer: Layer) -> None:
@@ -315,6 +345,9 @@ def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
     if moe.layers == "step":
         step, dense = config.integer("decoder_sparse_step", 1), config.items("mlp_only_layers", int) or []
         return [n not in dense and (n + 1) % step == 0 for n in numbers]
+    if moe.layers == "listed":
+        every, listed = config.integer("interleave_moe_layer_step", 1), config.items("moe_layers", int)
+        return [(n + 1) % every == 0 if listed is None else n in listed for n in numbers]
     if moe.layers == "after first":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
         return [n >= first for n in numbers]
@@ -357,6 +390,8 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
         layer.router_sum_min = nearest_f32(config.positive(moe.sum_min, Decimal("1e-12")))
     if moe.correction:
         layer.router_bias = getattr(c, "ROUTER_BIAS_" + moe.bias)
+    if moe.by_logit:
+        layer.router_choice = c.CHOICE_BY_LOGIT
     if moe.weight_on != "OUTPUT":
         layer.router_weight_on = getattr(c, "ROUTER_ON_" + moe.weight_on)
     if moe.groups and _method(config, moe):

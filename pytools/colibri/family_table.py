@@ -25,7 +25,7 @@ class Moe:
     ff: str = "moe_intermediate_size"
     block: str = "mlp"
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-    layers: str = "step"  # "all", "step", "after first", "range": see families._sparse_layers
+    layers: str = "step"  # "all", "step", "after first", "range", "listed": see families._sparse_layers
     dense_first: int = 0  # default of first_k_dense_replace
     score: str = "SOFTMAX"
     renormalise: str = "norm_topk_prob"  # config field; empty: always
@@ -52,6 +52,7 @@ class Moe:
     groups_when: str = ""  # the value of topk_method without which they say nothing
     group_score: str = "TOP_TWO"
     weight_on: str = "OUTPUT"
+    by_logit: bool = False  # the choice, though weights are of the score
     # tensors that hold all experts (or gate and up of the shared one): gate and up rows together, then down
     fused: tuple[str, str] = ("", "")
     fused_shared: tuple[str, str] = ("", "")
@@ -98,6 +99,8 @@ class Family:
     head_bias_field: str = ""  # config field that gives the head a bias
     post_norms: tuple[str, ...] = ()  # ATTENTION, FFN
     qk_norm_after: str = ""  # HEAD, L2: q/k norm after the rotation
+    by_turns: bool = False  # layers that rotate and see their stretch, and layers that do neither
+    dense_ff: tuple[str, int | None] = ("intermediate_size", None)  # config field and default of dense layers' width
     multipliers: bool = False  # embedding, residual, attention and logits
     moe: Moe | None = None
     fixed: Mapping[str, Any] = field(
@@ -428,6 +431,37 @@ FAMILIES["phimoe"] = Family(
         jitter="router_jitter_noise",
     ),
 )
+FAMILIES["llama4_text"] = Family(
+    **_QKVO,
+    theta=500000,
+    kv_heads=8,
+    head_dim=128,
+    interleaved=True,
+    by_turns=True,
+    dense_ff=("intermediate_size_mlp", 16384),
+    names={
+        "GATE": "feed_forward.gate_proj.weight",
+        "UP": "feed_forward.up_proj.weight",
+        "DOWN": "feed_forward.down_proj.weight",
+    },
+    fixed={"for_llm_compressor": False},
+    ignored=frozenset({"router_jitter_noise"}),
+    moe=Moe(
+        experts=("num_local_experts", "num_experts"),
+        ff="intermediate_size",
+        layers="listed",
+        block="feed_forward",
+        layout="columns",
+        router="router.weight",
+        score="SIGMOID",
+        by_logit=True,
+        renormalise="",
+        normal="NONE",
+        weight_on="INPUT",
+        shared="intermediate_size",
+        shared_block="shared_expert",
+    ),
+)
 REFUSED: dict[str, str] = {
 }
 # Without effect on the logits.
@@ -554,4 +588,13 @@ def _oss(tensor: Tensor, expert: int, experts: int, prefix: str, present: Contai
     return Place(name, (experts, tensor.columns, wide), expert * tensor.columns * wide + start, turn, wide)
 
 
-LAYOUTS = {"oss": _oss}
+def _columns(tensor: Tensor, expert: int, experts: int, prefix: str, present: Container[str]) -> Place:
+    """gate_up_proj [E, H, 2 I] and down_proj [E, I, H]: all gate columns, then all up columns."""
+    down, rows, columns = tensor.role.endswith("DOWN"), tensor.rows, tensor.columns
+    wide = rows if down else 2 * rows
+    start = expert * columns * wide + (rows if tensor.role.endswith("UP") else 0)
+    name = prefix + "feed_forward.experts." + ("down_proj" if down else "gate_up_proj")
+    return Place(name, (experts, columns, wide), start, 1, wide)
+
+
+LAYOUTS = {"oss": _oss, "columns": _columns}

@@ -69,6 +69,8 @@ class Spec:
     qk_after: str = ""  # "head", "l2": q/k norm after the rotation
     sinks: bool = False
     chunk: int = 0
+    query_floor: int = 0
+    query_step: float = 0.0
     activation: str = "silu"
     swiglu_limit: float | None = None
     ffn_biases: str = ""  # any of g, u, d
@@ -182,6 +184,8 @@ class Spec:
             post_norms=sum({"a": c.POST_NORM_ATTENTION, "f": c.POST_NORM_FFN}[x] for x in self.post_norms) or None,
             sinks=int(self.sinks) or None,
             chunk=self.chunk or None,
+            query_floor=self.query_floor or None,
+            query_step=self.query_step if self.query_floor else None,
             residual_multiplier=self.residual_multiplier,
         )
         if not self.experts or number in self.dense_layers:
@@ -340,6 +344,8 @@ SPECS = {
         post_norms="f",
         qk_after="l2",
         chunk=11,
+        query_floor=3,
+        query_step=0.3,
         activation="gelu_tanh",
         ffn_biases="g",
         experts=4,

@@ -94,6 +94,7 @@ _CLASSES = {
     "granitemoe": "GraniteMoeForCausalLM",
     "granitemoeshared": "GraniteMoeSharedForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
     "kolibri1": "Kolibri1ForCausalLM",
     "phimoe": "PhimoeForCausalLM",
@@ -117,6 +118,7 @@ _MOE_KEYS = {
     "granitemoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "granitemoeshared": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "gpt_oss": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    "llama4_text": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "hunyuan_v1_moe": ("num_experts", "moe_topk", "intermediate_size"),
     "kolibri1": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "phimoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
@@ -403,6 +405,11 @@ def _latent(table: _Table) -> None:
 
 def _frontier(table: _Table) -> None:
     base = Shape(experts=8, top_k=3, expert_ff=56)
+    table.add("llama4_turns", "llama4_text",
+              "weights on the input, layers by turns: rotated in stretches, or whole with growing queries",
+              Shape(experts=6, top_k=2, expert_ff=56, shared_ff=56, layers=4, dense_layers=(0, 2), ff=88, head_dim=24),
+              seed=3, rope_theta=1000.0, intermediate_size_mlp=88, interleave_moe_layer_step=2, attention_chunk_size=11,
+              no_rope_layers=[1, 0, 1, 0], floor_scale=3, attn_scale=0.3, use_qk_norm=True)
     table.add("gpt_oss_sinks", "gpt_oss",
               "sinks, windows in turn, clamped gates with one more, biases everywhere, fused and transposed experts",
               replace(base, head_dim=20, bias="qkvo", expert_ff=48, layers=4), seed=5, sliding_window=9,

@@ -16,6 +16,7 @@ from oracles import draw, tensorfile
 from oracles.cases import CASES, PROMPT, Case, Shape
 
 _EXPERT_PARTS = dict.fromkeys(("mixtral", "minimax_m2", "phimoe"), ("w1", "w3", "w2"))
+_BLOCKS = {"llama4_text": "feed_forward"}
 _SPARSE_BLOCK = ("mixtral", "minimax_m2", "phimoe", "granitemoe", "granitemoeshared")
 _QK_NORMS = {"hunyuan_v1_moe": {"q": "query_layernorm", "k": "key_layernorm"}}
 _ROUTERS = {"hunyuan_v1_moe": "gate.wg"}
@@ -96,6 +97,11 @@ def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[in
     if family == "gpt_oss":
         return _oss(prefix, shape)
     parts = _EXPERT_PARTS.get(family, _DEFAULT_PARTS)
+    if family == "llama4_text":
+        return [(f"{prefix}.router.weight", (shape.experts, shape.hidden)),
+                (f"{prefix}.experts.gate_up_proj", (shape.experts, shape.hidden, 2 * shape.expert_ff)),
+                (f"{prefix}.experts.down_proj", (shape.experts, shape.expert_ff, shape.hidden)),
+                *_ffn(f"{prefix}.shared_expert", _DEFAULT_PARTS, shape.hidden, shape.shared_ff)]
     for expert in range(shape.experts):
         tensors += _ffn(f"{prefix}.experts.{expert}", parts, shape.hidden, shape.expert_ff)
     if shape.shared_ff:
@@ -133,10 +139,10 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
             listed.append((f"{at}.sinks", (shape.heads,)))
         listed.append((f"{prefix}.post_attention_layernorm.weight", (shape.hidden,)))
         if shape.experts and layer not in shape.dense_layers:
-            block = "block_sparse_moe" if family in _SPARSE_BLOCK else "mlp"
+            block = "block_sparse_moe" if family in _SPARSE_BLOCK else _BLOCKS.get(family, "mlp")
             listed += _experts(f"{prefix}.{block}", family, shape)
         else:
-            dense = _ffn(f"{prefix}.mlp", _DEFAULT_PARTS, shape.hidden, shape.ff)
+            dense = _ffn(f"{prefix}.{_BLOCKS.get(family, 'mlp')}", _DEFAULT_PARTS, shape.hidden, shape.ff)
             listed += dense
             if shape.ffn_bias:
                 listed += [(name.removesuffix("weight") + "bias", rows[:1]) for name, rows in dense]

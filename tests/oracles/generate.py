@@ -67,12 +67,12 @@ class Live:
         self.router_margin = float("inf")
         if case.shape.experts > case.shape.top_k:
             for module in self.model.modules():
-                if type(module).__name__.lower().endswith(("topkrouter", "v1gate")):
+                if type(module).__name__.lower().endswith(("topkrouter", "v1gate", "llama4router")):
                     module.register_forward_hook(self._watch)
 
     def _watch(self, module: object, inputs: object, output: tuple) -> None:
         """Router hook: remember the smallest gap at the edge of the choice."""
-        numbers = output[0].detach().double()
+        numbers = output[type(module).__name__ == "Llama4Router"].detach().double()
         if self.case.shape.correction or self.case.config.get("n_group", 1) > 1:
             numbers = self._numbers_of_the_choice(module, inputs, numbers)
         best = numbers.topk(self.case.shape.top_k + 1, dim=-1).values

@@ -169,6 +169,13 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("QK_NORM", "llama_mha", "after the rotation, without weights", layers(qk_norm=c.QK_NORM_L2_AFTER_ROPE)),
         ("SINKS", "gpt_oss_sinks", "none", layers(sinks=None)),
         ("CHUNK", "llama_mha", "10", layers(chunk=10)),
+        ("CHUNK", "llama4_turns", "none", layers(lambda layer: bool(layer.chunk), chunk=None)),
+        ("QUERY_FLOOR QUERY_STEP", "llama4_turns", "queries as they are", layers(
+            lambda layer: bool(layer.query_floor), query_floor=None, query_step=None)),
+        ("QUERY_FLOOR", "llama4_turns", "later", layers(lambda layer: bool(layer.query_floor), query_floor=7)),
+        ("QUERY_STEP", "llama4_turns", "less", layers(lambda layer: bool(layer.query_floor), query_step=0.1)),
+        ("QK_NORM", "llama4_turns", "none", layers(lambda layer: bool(layer.chunk), qk_norm=c.QK_NORM_NONE)),
+        ("ROUTER_WEIGHT_ON", "llama4_turns", "the output", experts(router_weight_on=None)),
         ("CHUNK", "mistral_window", "instead of a window", layers(chunk=11, window=None)),
         ("CLIP_QKV", "olmoe_wide", "none", layers(clip_qkv=None)),
         ("CLIP_QKV", "qwen3_moe_norm", "0.9", layers(clip_qkv=0.9)),
