@@ -7,8 +7,8 @@ family: all that differs between them is in family_table.py and ends here, as re
 from __future__ import annotations
 
 import re
-from collections.abc import Container
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from typing import Any
 
@@ -22,6 +22,7 @@ from .family_table import (
     FIXED,
     IGNORED,
     REFUSED,
+    WRAPPERS,
     Family,
     Moe,
     layer_prefix,
@@ -46,12 +47,19 @@ class Described:
     model: Model
     float8_blocks: tuple[int, int] | None = None  # rows and columns that share a scale
     drafts: int = 0  # layers behind the last that guess further tokens; nothing reads them yet
+    others: Mapping[str, str] = field(default_factory=dict)  # prefix of another part's tensors -> what it is
 
     def draft(self, name: str) -> bool:
         """Whether a tensor is of a layer that guesses further tokens."""
-        layer = re.match(r"model\.layers\.(\d+)\.", name)
+        layer = re.match(re.escape(self.family.prefix) + r"(\d+)\.", name)
         last = len(self.model.layers)
         return layer is not None and last <= int(layer[1]) < last + self.drafts
+
+    def left_out(self, name: str) -> str:
+        """What a tensor belongs to that is no part of the description; empty: nothing."""
+        if self.draft(name):
+            return "a layer that guesses further tokens"
+        return next((what for other, what in self.others.items() if name.startswith(other)), "")
 
     def place(self, tensor: Tensor, expert: int = 0, present: Container[str] = ()) -> Place:
         """Where a matrix or vector lies in a checkpoint that has these names."""
@@ -59,7 +67,8 @@ class Described:
         if layer and layer.latent:
             own = latent.tensor_name(layer, tensor.role)
             if own:
-                return whole(f"{layer_prefix(tensor.layer)}self_attn.{own}", latent.source_shape(layer, tensor))
+                name = f"{layer_prefix(self.family, tensor.layer)}self_attn.{own}"
+                return whole(name, latent.source_shape(layer, tensor))
         experts = (layer.experts if layer and layer.moe else None) or 1
         return source_place(self.family, tensor, expert, experts, present)
 
@@ -74,11 +83,41 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     kind = config.take("model_type")
     if kind in REFUSED:
         raise ConvertError(f"{subject}: model_type {kind!r} cannot be converted: {REFUSED[kind]}")
+    if isinstance(kind, str) and kind in WRAPPERS:
+        return _part(config, kind)
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConvertError(
             f"{subject}: model_type {shown(kind)} is not known; this version converts "
-            f"{', '.join(sorted(FAMILIES))}"
+            f"{', '.join(sorted([*FAMILIES, *WRAPPERS]))}"
         )
+    return _described(Config(document, subject, FAMILIES[kind].spelling), kind)
+
+
+def text_part(document: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config.json that are about the model that is converted: all, or one part's before the rest."""
+    wrapper = WRAPPERS.get(str(document.get("model_type")))
+    part = document.get(wrapper.field) if wrapper else None
+    return {**document, **part} if isinstance(part, dict) else document
+
+
+def _part(config: Config, kind: str) -> Described:
+    """The one part of a model that is a family's."""
+    wrapper = WRAPPERS[kind]
+    part = config.take(wrapper.field)
+    if not isinstance(part, dict) or part.get("model_type", wrapper.family) != wrapper.family:
+        raise config.refuse(wrapper.field, f"the config of a {wrapper.family}")
+    config.fix("tie_word_embeddings", part.get("tie_word_embeddings", False))
+    quantized = config.take("quantization_config", None)
+    if quantized is not None:
+        part = {"quantization_config": quantized, **part}
+    config.finish(IGNORED | wrapper.ignored)
+    family = FAMILIES[wrapper.family]
+    made = _described(Config(part, config.subject, family.spelling, wrapper.field + "."), wrapper.family)
+    return replace(made, model_type=kind, others=wrapper.others)
+
+
+def _described(config: Config, kind: str) -> Described:
+    """A family's own config."""
     family = FAMILIES[kind]
     for name, value in {**FIXED, **family.fixed}.items():
         if name not in family.ignored:
@@ -86,7 +125,7 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     model = _model(config, family)
     blocks = _float8_blocks(config, family)
     drafts = config.integer(config.first(DRAFTS), 0, low=0) if family.latent else 0
-    config.finish(IGNORED | family.ignored)
+    config.finish(IGNORED | family.ignored, frozenset(FIXED))
     return Described(kind, family, model, blocks, drafts)
 
 
@@ -347,6 +386,8 @@ def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
         return [n not in dense and (n + 1) % step == 0 for n in numbers]
     if moe.layers == "listed":
         every, listed = config.integer("interleave_moe_layer_step", 1), config.items("moe_layers", int)
+        if listed is not None and not set(listed) <= set(numbers):
+            raise config.refuse("moe_layers", f"numbers of the {layers} layers")
         return [(n + 1) % every == 0 if listed is None else n in listed for n in numbers]
     if moe.layers == "after first":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)

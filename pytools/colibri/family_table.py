@@ -62,6 +62,8 @@ class Moe:
 class Family:
     """One model_type."""
 
+    spelling: Mapping[str, str] = field(default_factory=dict)  # config field -> its usual name: see config_file.Config
+    prefix: str = "model.layers."  # of the tensors of layers; the number follows
     theta: int = 10000
     kv_heads: int = 0  # what an absent num_key_value_heads means; 0: heads
     head_dim: int = 0  # what an absent head_dim means; 0: hidden_size / heads
@@ -107,6 +109,17 @@ class Family:
         default_factory=dict
     )  # fields that must have this value if they are there
     ignored: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A model of several parts, of which one is a family's (its tensors are called as if it stood alone:
+    safetensors_reader); the others are left out."""
+
+    family: str
+    field: str  # of config.json, with the family's own config
+    others: Mapping[str, str]  # prefix of the tensors of another part -> what it is
+    ignored: frozenset[str]
 
 
 _DEEPSEEK_ROUTER: dict[str, Any] = {
@@ -462,8 +475,15 @@ FAMILIES["llama4_text"] = Family(
         shared_block="shared_expert",
     ),
 )
-REFUSED: dict[str, str] = {
+WRAPPERS = {
+    "llama4": Wrapper(
+        "llama4_text",
+        "text_config",
+        {"vision_model.": "the vision model", "multi_modal_projector.": "the vision model's projector"},
+        frozenset("boi_token_index eoi_token_index image_token_index vision_config".split()),
+    ),
 }
+REFUSED: dict[str, str] = {}
 # Without effect on the logits.
 IGNORED = frozenset(
     """
@@ -502,9 +522,9 @@ _OF_THE_MODEL = {
 _GATED = ("gate_proj", "up_proj", "down_proj")
 
 
-def layer_prefix(layer: int) -> str:
+def layer_prefix(family: Family, layer: int) -> str:
     """What stands before every tensor name of a layer."""
-    return f"model.layers.{layer}."
+    return f"{family.prefix}{layer}."
 
 
 def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
@@ -513,7 +533,7 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
     if tensor.layer == EVERY_LAYER:
         return family.names.get(role, _OF_THE_MODEL[role])
     if role in family.names:
-        return layer_prefix(tensor.layer) + family.names[role]
+        return layer_prefix(family, tensor.layer) + family.names[role]
     moe = family.moe or Moe()
     fixed = {
         "ATTENTION_NORM": "input_layernorm.weight",
@@ -547,7 +567,7 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
             "": ("mlp", _GATED),
         }[kind]
         name = f"{block}.{parts[which]}.weight"
-    return layer_prefix(tensor.layer) + name
+    return layer_prefix(family, tensor.layer) + name
 
 
 def source_place(
@@ -555,7 +575,7 @@ def source_place(
 ) -> Place:
     """Where a matrix or vector lies. experts: of its layer; present: the names of the checkpoint."""
     moe, (kind, _, part) = family.moe or Moe(), tensor.role.rpartition("_")
-    prefix = layer_prefix(tensor.layer)
+    prefix = layer_prefix(family, tensor.layer)
     shape: tuple[int, ...] = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
     if tensor.role == "ROUTER_BIAS":
         shape = (*moe.correction_shape, *shape)

@@ -18,6 +18,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+VISION = {"model_type": "llama4_vision_model", "hidden_size": 16, "num_hidden_layers": 1}
 YARN = {"factor": 4.0, "beta_fast": 4.0, "beta_slow": 0.5, "original_max_position_embeddings": 32}
 
 PROMPT = 32  # teacher-forced positions
@@ -57,6 +58,7 @@ class Shape:
     index_heads: int = 0  # sparse latent attention
     index_dim: int = 0
     index_layers: tuple[int, ...] | None = None  # layers with index heads, None: all
+    wrapped: str = ""  # the model_type around it; then there are tensors of another part too
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Case:
 
     @property
     def family(self) -> str:
-        """model_type in config.json."""
-        return str(self.config["model_type"])
+        """model_type in config.json, of its text model where there are several."""
+        return str(self.config.get("text_config", self.config)["model_type"])
 
 
 _CLASSES = {
@@ -95,6 +97,7 @@ _CLASSES = {
     "granitemoeshared": "GraniteMoeSharedForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
+    "llama4": "Llama4ForConditionalGeneration",
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
     "kolibri1": "Kolibri1ForCausalLM",
     "phimoe": "PhimoeForCausalLM",
@@ -166,6 +169,11 @@ class _Table:
         config.update(own)
         for key in absent:
             del config[key]
+        if shape.wrapped:
+            kept = {"architectures": [_CLASSES[shape.wrapped]], "torch_dtype": config.pop("torch_dtype")}
+            del config["architectures"]
+            config = {**kept, "model_type": shape.wrapped, "text_config": config, "tie_word_embeddings": False,
+                      "vision_config": VISION, "image_token_index": 9, "boi_token_index": 7, "eoi_token_index": 8}
         self.cases[name] = Case(name, what, config, shape, seed, dtype)
 
 
@@ -410,6 +418,12 @@ def _frontier(table: _Table) -> None:
               Shape(experts=6, top_k=2, expert_ff=56, shared_ff=56, layers=4, dense_layers=(0, 2), ff=88, head_dim=24),
               seed=3, rope_theta=1000.0, intermediate_size_mlp=88, interleave_moe_layer_step=2, attention_chunk_size=11,
               no_rope_layers=[1, 0, 1, 0], floor_scale=3, attn_scale=0.3, use_qk_norm=True)
+    table.add("llama4_wrapped", "llama4_text",
+              "the text part of a model that also sees: one expert a token in every layer, llama3 rope, no q/k norm",
+              Shape(experts=5, top_k=1, expert_ff=40, shared_ff=40, layers=4, bias="qkvo", wrapped="llama4"), seed=14,
+              attention_bias=True, attention_chunk_size=9, use_qk_norm=False, attn_temperature_tuning=True,
+              floor_scale=5, attn_scale=0.5, intermediate_size_mlp=72, for_llm_compressor=False,
+              router_jitter_noise=0.0, rope_theta=300.0, rope_scaling={**LLAMA3, "high_freq_factor": 1.0})
     table.add("gpt_oss_sinks", "gpt_oss",
               "sinks, windows in turn, clamped gates with one more, biases everywhere, fused and transposed experts",
               replace(base, head_dim=20, bias="qkvo", expert_ff=48, layers=4), seed=5, sliding_window=9,

@@ -157,6 +157,11 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
         listed.append(("lm_head.bias", (shape.vocab,)))
     if not shape.tied:
         listed.append(("lm_head.weight", (shape.vocab, shape.hidden)))
+    if shape.wrapped:
+        listed = [("language_model." + name, size) for name, size in listed]
+        listed += [("vision_model.patch_embedding.linear.weight", (16, 12)),
+                   ("vision_model.layernorm_post.weight", (16,)),
+                   ("multi_modal_projector.linear_1.weight", (shape.hidden, 16))]
     return listed
 
 
@@ -176,6 +181,7 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) == 1:
         return np.float32(1.0) + drawn * np.float32(0.25)
     scale = shape[-1] ** -0.5
+    name = name.removeprefix("language_model.")
     if name == "model.embed_tokens.weight":
         scale = 0.25 if case.shape.tied else 1.0
     elif (name == "lm_head.weight" or any(part in name for part in (".q_proj", ".k_proj", ".q_b_proj"))
