@@ -146,7 +146,8 @@ def test_tensors_missing_renamed_turned_and_left_over_are_named(case: str, name:
     assert f"tensor {name!r} is missing" in written([*rest, mine._replace(name=mine.name + "s")])
     turned = (*mine.shape[:-2], mine.shape[-1], mine.shape[-2])
     data = mine.data().reshape(turned)
-    assert f"tensor {mine.name!r} has shape {list(turned)}" in written([*rest, mine._replace(shape=turned, data=lambda: data)])
+    other = mine._replace(shape=turned, data=lambda: data)
+    assert f"tensor {mine.name!r} has shape {list(turned)}" in written([*rest, other])
     more = mine._replace(name=prefix + "model.layers.1.feed_forward.expert_bias")
     assert f"tensor {more.name!r} belongs to nothing" in written([*entries, more])
 

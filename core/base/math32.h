@@ -49,7 +49,7 @@ static inline float colibri_silu(float g)
     return g / (1.0f + colibri_exp(-g));
 }
 
-/* ln(n) for n >= 1, absolute error below 1e-6: NUMERICS section 4. */
+/* ln(n) for n >= 1, relative error below 2e-7, ln(1) = 0: NUMERICS section 4. */
 static inline float colibri_ln_whole(uint32_t n)
 {
     float x = (float)n;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -20,24 +20,28 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _respelled(document: dict[str, Any], spelling: Mapping[str, str], subject: str, path: str = "") -> dict[str, Any]:
-    """Fields by their usual names; an object that holds spelled fields is opened, its other fields keep their path."""
-    found: dict[str, Any] = {}
+def _leaves(document: dict[str, Any], spelling: Mapping[str, str], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields with their path; only objects that hold spelled fields are opened."""
     for name, value in document.items():
         written = path + name
-        opened = any(key.startswith(written + ".") for key in spelling)
-        if opened and value is None:
-            continue
-        if opened and isinstance(value, dict):
-            new = _respelled(value, spelling, subject, written + ".")
-        else:
-            new = {spelling.get(written, written): value}
-        for key, one in new.items():
-            if found.setdefault(key, one) != one:
-                raise ConvertError(
-                    f"{subject}: field {written!r} says {shown(one)} where another field says {shown(found[key])}; "
-                    f"expected one {key}"
-                )
+        if not any(key.startswith(written + ".") for key in spelling):
+            yield written, value
+        elif isinstance(value, dict):
+            yield from _leaves(value, spelling, written + ".")
+        elif value is not None:
+            yield written, value
+
+
+def _respelled(document: dict[str, Any], spelling: Mapping[str, str], subject: str) -> dict[str, Any]:
+    """Fields by their usual names; two spellings of one field must say the same."""
+    found: dict[str, Any] = {}
+    for written, value in _leaves(document, spelling):
+        usual = spelling.get(written, written)
+        if found.setdefault(usual, value) != value:
+            raise ConvertError(
+                f"{subject}: field {written!r} says {shown(value)} where another field says {shown(found[usual])}; "
+                f"expected one {usual}"
+            )
     return found
 
 

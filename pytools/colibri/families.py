@@ -69,8 +69,7 @@ class Described:
             if own:
                 name = f"{layer_prefix(self.family, tensor.layer)}self_attn.{own}"
                 return whole(name, latent.source_shape(layer, tensor))
-        experts = (layer.experts if layer and layer.moe else None) or 1
-        return source_place(self.family, tensor, expert, experts, present)
+        return source_place(self.family, tensor, layer, expert, present)
 
     def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
         """The name of the tensor with a matrix or vector, as it is saved unpacked."""
@@ -132,7 +131,7 @@ def _described(config: Config, kind: str) -> Described:
 def _model(config: Config, family: Family) -> Model:
     hidden, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
     context = config.integer("max_position_embeddings")
-    eps = nearest_f32(config.positive("rms_norm_eps"))
+    eps = nearest_f32(Decimal(family.norm_eps) if family.norm_eps else config.positive("rms_norm_eps"))
     if family.latent:
         base = _latent_attention(config, family, eps)
         scaling = _scaling(config, family, base.need("rope_dim"), context)
@@ -419,8 +418,7 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
         raise config.refuse(moe.top_k, f"at most the {layer.experts} experts")
     layer.ff = config.uniform(moe.ff)
     layer.router_score = getattr(c, "ROUTER_" + moe.score)
-    renormalise = config.boolean(moe.renormalise, moe.renormalise_default) if moe.renormalise else True
-    layer.router_renormalise = getattr(c, "RENORMALISE_" + (moe.normal if renormalise else "NONE"))
+    layer.router_renormalise, renormalise = _renormalised(config, moe)
     if moe.eps and renormalise:
         layer.router_eps = nearest_f32(Decimal(moe.eps))
     if moe.scale:
@@ -438,6 +436,19 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
     if moe.groups and _method(config, moe):
         _groups(config, moe, layer)
     _shared_expert(config, moe, layer)
+
+
+def _renormalised(config: Config, moe: Moe) -> tuple[int, bool]:
+    """How weights are renormalised, and whether by their sum."""
+    c = constants()
+    if moe.power:
+        power = config.take(moe.renormalise, 1, null=None)
+        kinds = {None: c.RENORMALISE_NONE, 1: c.RENORMALISE_SUM, 2: c.RENORMALISE_ROOT}
+        if isinstance(power, (bool, str, list, dict)) or power not in kinds:
+            raise config.refuse(moe.renormalise, "1 or 2, the norm that weights are divided by, or null")
+        return kinds[power], power is not None
+    switched = config.boolean(moe.renormalise, moe.renormalise_default) if moe.renormalise else True
+    return getattr(c, "RENORMALISE_" + (moe.normal if switched else "NONE")), switched
 
 
 def _method(config: Config, moe: Moe) -> bool:

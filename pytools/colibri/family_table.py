@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from .description import EVERY_LAYER
+from .description import EVERY_LAYER, Layer
 from .format import Tensor
 from .places import Place, whole
 
@@ -45,6 +45,7 @@ class Moe:
     correction_shape: tuple[int, ...] = ()  # what stands before [experts]
     bias: str = "SCORE"  # what the correction is added to
     normal: str = "SUM"  # how weights are renormalised, where they are
+    power: bool = False  # the field says by which norm (1, 2), or null
     jitter: str = ""  # config field: the sparse mixer's distance
     sum_min: str = ""  # config field: the least sum they are divided by
     groups: bool = False  # n_group and topk_group
@@ -98,11 +99,13 @@ class Family:
     ffn_biases: str = ""  # letters of the parts of the experts, or of a dense FFN, with a bias: g, u, d
     ffn_bias_field: str = ""  # config field that switches them (default: no); empty: always
     norm: str = ""  # of colibri_norm; empty: RMS
+    norm_eps: str = ""  # of a family whose config does not say it
     head_bias_field: str = ""  # config field that gives the head a bias
     post_norms: tuple[str, ...] = ()  # ATTENTION, FFN
     qk_norm_after: str = ""  # HEAD, L2: q/k norm after the rotation
     by_turns: bool = False  # layers that rotate and see their stretch, and layers that do neither
     dense_ff: tuple[str, int | None] = ("intermediate_size", None)  # config field and default of dense layers' width
+    fused_qkv: str = ""  # the tensor with the rows of q, then k, then v, below the layer
     multipliers: bool = False  # embedding, residual, attention and logits
     moe: Moe | None = None
     fixed: Mapping[str, Any] = field(
@@ -475,6 +478,50 @@ FAMILIES["llama4_text"] = Family(
         shared_block="shared_expert",
     ),
 )
+FAMILIES["dbrx"] = Family(
+    spelling={
+        "d_model": "hidden_size",
+        "n_heads": "num_attention_heads",
+        "n_layers": "num_hidden_layers",
+        "max_seq_len": "max_position_embeddings",
+        "attn_config.kv_n_heads": "num_key_value_heads",
+        "attn_config.clip_qkv": "clip_qkv",
+        "attn_config.rope_theta": "rope_theta",
+        "ffn_config.ffn_act_fn.name": "hidden_act",
+        "ffn_config.ffn_hidden_size": "moe_intermediate_size",
+        "ffn_config.moe_num_experts": "num_experts",
+        "ffn_config.moe_top_k": "num_experts_per_tok",
+        "ffn_config.moe_normalize_expert_weights": "norm_topk_prob",
+    },
+    prefix="transformer.blocks.",
+    kv_heads=1,
+    clip_field="clip_qkv",
+    norm="LAYER",
+    norm_eps="1e-5",
+    fused_qkv="norm_attn_norm.attn.Wqkv.weight",
+    names={
+        "EMBED": "transformer.wte.weight",
+        "FINAL_NORM": "transformer.norm_f.weight",
+        "ATTENTION_NORM": "norm_attn_norm.norm_1.weight",
+        "FFN_NORM": "norm_attn_norm.norm_2.weight",
+        "O": "norm_attn_norm.attn.out_proj.weight",
+    },
+    fixed={"tie_word_embeddings": False},
+    ignored=frozenset(
+        """
+        auto_map emb_pdrop resid_pdrop attn_config.attn_pdrop ffn_config.hidden_size ffn_config.moe_jitter_eps
+        ffn_config.moe_loss_weight
+        """.split()
+    ),
+    moe=Moe(
+        experts=("num_experts",),
+        layers="all",
+        block="ffn",
+        layout="stacks",
+        router="router.layer.weight",
+        power=True,
+    ),
+)
 WRAPPERS = {
     "llama4": Wrapper(
         "llama4_text",
@@ -571,9 +618,10 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
 
 
 def source_place(
-    family: Family, tensor: Tensor, expert: int, experts: int, present: Container[str]
+    family: Family, tensor: Tensor, layer: Layer | None, expert: int, present: Container[str]
 ) -> Place:
-    """Where a matrix or vector lies. experts: of its layer; present: the names of the checkpoint."""
+    """Where a matrix or vector lies. layer: what it is of, if it is a layer's; present: the names of the checkpoint."""
+    experts = (layer.experts if layer and layer.moe else None) or 1
     moe, (kind, _, part) = family.moe or Moe(), tensor.role.rpartition("_")
     prefix = layer_prefix(family, tensor.layer)
     shape: tuple[int, ...] = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
@@ -581,6 +629,11 @@ def source_place(
         shape = (*moe.correction_shape, *shape)
     if moe.layout and (tensor.expert or tensor.role.startswith("FFN_") and part == "BIAS"):
         return LAYOUTS[moe.layout](tensor, expert, experts, prefix, present)
+    if family.fused_qkv and layer and tensor.role in ("Q", "K", "V"):
+        q, k = layer.need("heads") * layer.need("head_dim"), layer.need("kv_heads") * layer.need("head_dim")
+        first = {"Q": 0, "K": q, "V": q + k}[tensor.role]
+        columns = tensor.columns
+        return Place(prefix + family.fused_qkv, (q + 2 * k, columns), first * columns, columns)
     fused = {"EXPERT": moe.fused, "SHARED": moe.fused_shared}.get(kind, ("", ""))
     if not fused[0] or part not in ("GATE", "UP", "DOWN"):
         return whole(source_name(family, tensor, expert), shape)
@@ -617,4 +670,14 @@ def _columns(tensor: Tensor, expert: int, experts: int, prefix: str, present: Co
     return Place(name, (experts, columns, wide), start, 1, wide)
 
 
-LAYOUTS = {"oss": _oss, "columns": _columns}
+def _stacks(tensor: Tensor, expert: int, experts: int, prefix: str, present: Container[str]) -> Place:
+    """w1 (gate), v1 (up) and w2 (down, turned) [E I, H]: the experts' rows one below the other."""
+    down = tensor.role.endswith("DOWN")
+    inner, hidden = (tensor.columns, tensor.rows) if down else (tensor.rows, tensor.columns)
+    part = "w2" if down else "v1" if tensor.role.endswith("UP") else "w1"
+    turn = (1, hidden) if down else (hidden, 1)
+    name = f"{prefix}ffn.experts.mlp.{part}"
+    return Place(name, (experts * inner, hidden), expert * inner * hidden, *turn)
+
+
+LAYOUTS = {"oss": _oss, "columns": _columns, "stacks": _stacks}

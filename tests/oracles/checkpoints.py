@@ -126,9 +126,27 @@ def _fused_experts(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]
     return tensors
 
 
+def _dbrx(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    """A whole dbrx: its names are its own throughout."""
+    stack = (shape.experts * shape.expert_ff, shape.hidden)
+    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    listed: list[tuple[str, tuple[int, ...]]] = [("transformer.wte.weight", (shape.vocab, shape.hidden))]
+    for layer in range(shape.layers):
+        block = f"transformer.blocks.{layer}"
+        listed += [(f"{block}.norm_attn_norm.norm_1.weight", (shape.hidden,)),
+                   (f"{block}.norm_attn_norm.attn.Wqkv.weight", (wide + 2 * narrow, shape.hidden)),
+                   (f"{block}.norm_attn_norm.attn.out_proj.weight", (shape.hidden, wide)),
+                   (f"{block}.norm_attn_norm.norm_2.weight", (shape.hidden,)),
+                   (f"{block}.ffn.router.layer.weight", (shape.experts, shape.hidden)),
+                   *((f"{block}.ffn.experts.mlp.{part}", stack) for part in ("w1", "v1", "w2"))]
+    return [*listed, ("transformer.norm_f.weight", (shape.hidden,)), ("lm_head.weight", (shape.vocab, shape.hidden))]
+
+
 def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
     """Names and shapes of all tensors of a case, as its family names them on disk."""
     shape, family = case.shape, case.family
+    if family == "dbrx":
+        return _dbrx(shape)
     listed: list[tuple[str, tuple[int, ...]]] = [("model.embed_tokens.weight", (shape.vocab, shape.hidden))]
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
@@ -178,11 +196,13 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return drawn
     if name.endswith(("gate_up_proj", "down_proj")):  # transposed experts
         return drawn * np.float32((2.0 if "down" in name else 1.0) * shape[1] ** -0.5)
+    if name.endswith(".mlp.w2"):  # used turned
+        return drawn * np.float32(2.0 * case.shape.expert_ff ** -0.5)
     if len(shape) == 1:
         return np.float32(1.0) + drawn * np.float32(0.25)
     scale = shape[-1] ** -0.5
     name = name.removeprefix("language_model.")
-    if name == "model.embed_tokens.weight":
+    if name in ("model.embed_tokens.weight", "transformer.wte.weight"):
         scale = 0.25 if case.shape.tied else 1.0
     elif (name == "lm_head.weight" or any(part in name for part in (".q_proj", ".k_proj", ".q_b_proj"))
           or name.endswith(_ROUTER_ENDS)):

@@ -69,12 +69,14 @@ class Live:
         self.router_margin = float("inf")
         if case.shape.experts > case.shape.top_k:
             for module in self.model.modules():
-                if type(module).__name__.lower().endswith(("topkrouter", "v1gate", "llama4router")):
+                if type(module).__name__.lower().endswith(("topkrouter", "v1gate", "llama4router", "dbrxrouter")):
                     module.register_forward_hook(self._watch)
 
-    def _watch(self, module: object, inputs: object, output: tuple) -> None:
+    def _watch(self, module: object, inputs: object, output: Any) -> None:
         """Router hook: remember the smallest gap at the edge of the choice."""
-        numbers = output[type(module).__name__ == "Llama4Router"].detach().double()
+        if isinstance(output, tuple):
+            output = output[type(module).__name__ == "Llama4Router"]
+        numbers = output.detach().double()
         if self.case.shape.correction or self.case.config.get("n_group", 1) > 1:
             numbers = self._numbers_of_the_choice(module, inputs, numbers)
         best = numbers.topk(self.case.shape.top_k + 1, dim=-1).values
