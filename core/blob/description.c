@@ -152,6 +152,11 @@ static int32_t colibri_read_extra(const colibri_view *view, uint32_t i, colibri_
     case COLIBRI_LAYER_FFN_BIASES: return colibri_record_u32(view, s, i, 0, 7, &d->ffn_biases, detail);
     case COLIBRI_LAYER_NORM: return colibri_record_u32(view, s, i, 0, COLIBRI_NORM_LAYER_BIAS, &d->norm, detail);
     case COLIBRI_LAYER_POST_NORMS: return colibri_record_u32(view, s, i, 0, 3, &d->post_norms, detail);
+    case COLIBRI_LAYER_QUERY_FLOOR:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->query_floor, detail);
+    case COLIBRI_LAYER_QUERY_STEP:
+        d->has_query_step = 1;
+        return colibri_record_f32(view, s, i, &d->query_step, detail);
     case COLIBRI_LAYER_CHUNK: return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->chunk, detail);
     default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
     }
@@ -168,7 +173,7 @@ static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, c
         return colibri_read_router(view, i, d, detail);
     }
     if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT ||
-        (key >= COLIBRI_LAYER_FFN_BIASES && key <= COLIBRI_LAYER_CHUNK)) {
+        (key >= COLIBRI_LAYER_QUERY_FLOOR && key <= COLIBRI_LAYER_CHUNK)) {
         return colibri_read_extra(view, i, d, detail);
     }
     if (key >= COLIBRI_LAYER_LATENT && key <= COLIBRI_LAYER_INDEX_ROPE) {
@@ -248,8 +253,8 @@ static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uin
 }
 
 /* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. What
- * has no meaning there is refused: q/k norms per head, clamp, sinks, chunks, a bias on v, one of a latent that is not
- * there. */
+ * has no meaning there is refused: q/k norms per head, clamp, sinks, chunks, growing queries, a bias on v, one of a
+ * latent that is not there. */
 static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                     colibri_detail *detail)
 {
@@ -275,7 +280,8 @@ static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, co
                                    d->latent % COLIBRI_TILE_ROWS ? d->latent : d->v_dim);
     }
     uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
-    if (d->qk_norm != COLIBRI_QK_NORM_NONE || d->has_clip || d->sinks || d->chunk || d->biases & ~biases) {
+    if (d->qk_norm != COLIBRI_QK_NORM_NONE || d->has_clip || d->sinks || d->chunk || d->query_floor ||
+        d->biases & ~biases) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, biases, d->biases);
     }
     if (!(d->latent_eps >= 0.0f)) {
@@ -360,6 +366,10 @@ static int32_t colibri_check_extra(const colibri_view *view, uint32_t layer, con
     }
     if (d->ffn_biases && widest > COLIBRI_VALUE_LIMIT) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT, widest);
+    }
+    if (!d->query_floor != !d->has_query_step) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, COLIBRI_LAYER_QUERY_FLOOR,
+                                   d->query_floor);
     }
     if (d->chunk && d->window) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->window, d->chunk);
