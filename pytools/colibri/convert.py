@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ from .format import Kinds, Tensor, required
 from .library import version
 from .parts import join_parts, write_part
 from .places import Place, Places, used_names
-from .safetensors_reader import Checkpoint, Entry
+from .safetensors_reader import Checkpoint, Entry, MissingTensor
 from .sidefiles import texts_of
 from .source import Folder, Source
 from .unfinished import Unfinished, Work
 
 COMPARE = 1 << 20  # numbers compared at a time where a tied head is there twice
+NEAR = 2000  # names looked at for one that resembles a missing one
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,10 @@ class _Weights:
         used = set()
         for tensor in required(model):
             for expert in range(tensor.count):
-                self.entry(tensor, expert)
+                try:
+                    self.entry(tensor, expert)
+                except MissingTensor as missing:
+                    raise ConvertError(f"{missing}; {self._remedy(model, tensor, expert)}") from None
                 used |= used_names(self.place(tensor, expert), self.checkpoint.entries)
         if model.tied:
             used |= self._second_head(model)
@@ -128,6 +133,16 @@ class _Weights:
                     f"{entry.file}: tensor {entry.name!r} belongs to nothing that config.json describes; "
                     "weights and config do not belong together, or a newer Colibri may know it"
                 )
+
+    def _remedy(self, model: Model, tensor: Tensor, expert: int) -> str:
+        """What to do about a tensor that is not there: it may stand there under another name."""
+        places = (self.place(t, e) for t in required(model) for e in range(t.count))
+        wanted = {name for place in places for name in used_names(place, self.checkpoint.entries)}
+        left = [name for name in self.checkpoint.entries if name not in wanted and not self.described.draft(name)]
+        near = get_close_matches(self.place(tensor, expert).name, left[:NEAR], 1, 0.8)
+        if near:
+            return f"the model has no use for {near[0]!r}: `colibri match-keys` finds what else has another name"
+        return "fetch the checkpoint again, or the config.json that belongs to it"
 
     def _second_head(self, model: Model) -> set[str]:
         """Some checkpoints store a tied head once more: fine as long as it says the same."""
