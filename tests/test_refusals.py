@@ -7,6 +7,7 @@ file.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -14,7 +15,10 @@ from pathlib import Path
 import pytest
 from checkpoint_kit import PLAIN, refused
 from colibri.convert import convert
+from colibri.errors import ConvertError
+from colibri.families import describe
 from colibri.family_table import FAMILIES
+from colibri.unsupported import REFUSED
 from oracles import cases, checkpoints
 
 SMALLEST = {case.family: case for case in sorted(cases.CASES.values(), key=lambda c: -len(checkpoints.tensors(c)))}
@@ -106,3 +110,35 @@ def test_a_field_that_nobody_knows_is_named(value: object, family: tuple[Path, S
 
 def test_no_family_is_left_out() -> None:
     assert set(SMALLEST) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("kind", sorted(REFUSED))
+def test_a_family_that_cannot_run_is_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
+    """By its name alone: with fields and weights that would do for another family, or without any."""
+    case = SMALLEST["llama"]
+    (tmp_path / "config.json").write_text(json.dumps({**case.config, "model_type": kind}))
+    write(tmp_path, dict(checkpoints.tensors(case)), case.dtype)
+    expected = f"model_type {kind!r} cannot be converted: {REFUSED[kind]}"
+    assert refused(tmp_path) == f"{tmp_path / 'config.json'}: {expected}"
+    with pytest.raises(ConvertError, match=re.escape(expected)):
+        describe({"model_type": kind})
+    assert len(REFUSED[kind]) > 30
+
+
+def test_what_runs_is_not_refused() -> None:
+    assert not set(REFUSED) & set(FAMILIES)
+
+
+@pytest.mark.parametrize("kind", ["albatross", "", "LLAMA", 7, ["llama"]])
+def test_an_unknown_family_is_told_which_are_known(kind: object) -> None:
+    with pytest.raises(ConvertError, match="is not known; this version converts deepseek_v2, .*qwen3_moe") as caught:
+        describe({"model_type": kind}, "x/config.json")
+    assert str(caught.value).startswith("x/config.json: model_type ")
+
+
+@pytest.mark.oracle
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is not installed")
+def test_refused_families_exist() -> None:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    assert set(REFUSED) <= set(CONFIG_MAPPING_NAMES)

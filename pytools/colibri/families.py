@@ -21,7 +21,6 @@ from .family_table import (
     FAMILIES,
     FIXED,
     IGNORED,
-    REFUSED,
     Family,
     Moe,
     layer_prefix,
@@ -31,6 +30,7 @@ from .format import Tensor
 from .places import Place, whole
 from .library import constants
 from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
+from .unsupported import REFUSED
 
 GROUP_LIMIT = 64  # COLIBRI_GROUP_LIMIT of the core
 DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers")
@@ -72,7 +72,7 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     """The description of the model that a config.json is about."""
     config = Config(document, subject)
     kind = config.take("model_type")
-    if kind in REFUSED:
+    if isinstance(kind, str) and kind in REFUSED:
         raise ConvertError(f"{subject}: model_type {kind!r} cannot be converted: {REFUSED[kind]}")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConvertError(

@@ -428,8 +428,6 @@ FAMILIES["phimoe"] = Family(
         jitter="router_jitter_noise",
     ),
 )
-REFUSED: dict[str, str] = {
-}
 # Without effect on the logits.
 IGNORED = frozenset(
     """

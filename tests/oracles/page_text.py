@@ -13,8 +13,8 @@ from typing import Any
 from colibri import sizing_report
 from colibri.description import Model
 from colibri.engine import Limits
-from colibri.family_table import REFUSED
 from colibri.library import constants, header_text, key_types, names
+from colibri.unsupported import REFUSED
 from oracles.cases import GREEDY, PROMPT
 
 # Keys that give a size or a number whatever it is, not a choice between ways to compute.
