@@ -100,6 +100,50 @@ def test_sizes(kind: str, experts: int, top_k: int, tmp_path: Path, monkeypatch:
         assert not ffn.renormalise or abs(total - 1) < 1e-5
 
 
+@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (9, 1), (9, 9), (40, 17)])
+def test_sizes_of_the_sparse_mixer(experts: int, top_k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(BASE, experts=experts, top_k=top_k, score="sparse_mixer", router_jitter=0.2, renormalise=False)
+    for _, z, _, w in Routed(spec, tmp_path, monkeypatch).rows:
+        assert chosen(w) == sorted(np.argsort(-z, kind="stable")[:top_k].tolist())
+        assert (w[chosen(w)] > 0).all() and (w[chosen(w)] <= 1).all()
+
+
+@pytest.mark.parametrize(("groups", "top_groups", "top_k"), [(64, 64, 64), (64, 8, 64), (8, 4, 1), (8, 8, 512),
+                                                             (1, 1, 64)])
+def test_sizes_with_groups(groups: int, top_groups: int, top_k: int, tmp_path: Path,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 experts, up to all of the kept groups and all there are."""
+    spec = replace(BASE, experts=512, top_k=top_k, score="sigmoid", router_bias="score", groups=groups,
+                   top_groups=top_groups, group_score="top_two", router_eps=1e-20)
+    for _, _, _, w in Routed(spec, tmp_path, monkeypatch).rows:
+        at = chosen(w)
+        assert len(at) == top_k and len({e // (512 // groups) for e in at}) <= top_groups
+        assert abs(np.nansum(w.astype(np.float64)) - 1) < 1e-5
+
+
+@pytest.mark.parametrize("slots", [64, 511])
+def test_64_of_512_experts_through_a_few_slots(slots: int, tmp_path: Path) -> None:
+    """The passes of a batch that wants more experts at once than there are slots."""
+    made = write_random_blob(tmp_path / "m.colibri", replace(BASE, experts=512, top_k=64), 5, "q8")
+    tokens = prompt(made.model.vocab)
+    whole = engine_logits(tmp_path / "m.colibri", tokens)
+    few = engine_logits(tmp_path / "m.colibri", tokens, stream_experts=True, slots=slots)
+    assert few.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(("hidden", "heads", "head_dim"), [(48, 4, 6), (48, 4, 24), (40, 5, 36), (64, 2, 130),
+                                                           (32, 1, 8), (24, 8, 2)])
+@pytest.mark.parametrize("kv", ["f32", "f16", "q8"])
+def test_heads_as_wide_as_they_like(hidden: int, heads: int, head_dim: int, kv: str, tmp_path: Path) -> None:
+    """Widths of all heads below, above and unlike that of the residual stream."""
+    assert heads * head_dim != hidden
+    spec = replace(BASE, layers=2, hidden=hidden, heads=heads, kv_heads=1, head_dim=head_dim, experts=5, expert_ff=24)
+    made = write_random_blob(tmp_path / "m.colibri", spec, 5, "f32")
+    tokens = prompt(spec.vocab)
+    expected = Reference(replace(bridge.description(made.model), kv_kind=kv), made.weights).logits(tokens)
+    assert engine_logits(tmp_path / "m.colibri", tokens, kv=kv).tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize(("groups", "top_groups", "score"), [(1, 1, "top_two"), (64, 64, "max"), (64, 3, "top_two"),
                                                              (8, 4, "top_two"), (2, 1, "max"), (40, 9, "max")])
 @pytest.mark.parametrize("base", [0.0, -3.0])

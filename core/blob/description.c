@@ -247,9 +247,24 @@ static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uin
     return COLIBRI_OK;
 }
 
-/* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. What
- * has no meaning there is refused: q/k norms per head, clamp, sinks, chunks, a bias on v, one of a latent that is not
- * there. */
+/* What has no meaning in latent attention is refused by its key: q/k norms per head, clamp, sinks, chunks, a bias on v,
+ * one of a latent that is not there. */
+static int32_t colibri_check_not_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                        colibri_detail *detail)
+{
+    uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
+    const uint32_t values[][2] = {{d->qk_norm, COLIBRI_LAYER_QK_NORM}, {d->biases & ~biases, COLIBRI_LAYER_BIASES},
+                                  {d->sinks, COLIBRI_LAYER_SINKS}, {d->has_clip, COLIBRI_LAYER_CLIP_QKV},
+                                  {d->chunk, COLIBRI_LAYER_CHUNK}};
+    for (uint32_t i = 0; i < 5u; i++) {
+        if (values[i][0]) {
+            return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, values[i][1]);
+        }
+    }
+    return COLIBRI_OK;
+}
+
+/* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. */
 static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                     colibri_detail *detail)
 {
@@ -274,14 +289,14 @@ static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, co
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_ROWS, COLIBRI_TILE_ROWS,
                                    d->latent % COLIBRI_TILE_ROWS ? d->latent : d->v_dim);
     }
-    uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
-    if (d->qk_norm != COLIBRI_QK_NORM_NONE || d->has_clip || d->sinks || d->chunk || d->biases & ~biases) {
-        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, biases, d->biases);
+    int32_t status = colibri_check_not_latent(view, layer, d, detail);
+    if (status < 0) {
+        return status;
     }
     if (!(d->latent_eps >= 0.0f)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, colibri_bits(d->latent_eps));
     }
-    int32_t status = colibri_check_width(view, layer, d->heads, (uint64_t)d->nope_dim + d->rope_dim, detail);
+    status = colibri_check_width(view, layer, d->heads, (uint64_t)d->nope_dim + d->rope_dim, detail);
     return status < 0 ? status : colibri_check_width(view, layer, d->heads, d->v_dim, detail);
 }
 
