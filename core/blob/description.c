@@ -126,7 +126,7 @@ static int32_t colibri_read_router(const colibri_view *view, uint32_t i, colibri
     case COLIBRI_LAYER_ROUTER_WEIGHT_ON:
         return colibri_record_u32(view, s, i, 0, COLIBRI_ROUTER_ON_INPUT, &d->router_weight_on, detail);
     case COLIBRI_LAYER_ROUTER_GROUP_SCORE:
-        return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_TOP_TWO, &d->group_score, detail);
+        return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_EACH, &d->group_score, detail);
     case COLIBRI_LAYER_ROUTER_CHOICE:
         return colibri_record_u32(view, s, i, 0, COLIBRI_CHOICE_BY_LOGIT, &d->router_choice, detail);
     case COLIBRI_LAYER_ROUTER_SUM_MIN: return colibri_record_f32(view, s, i, &d->router_sum_min, detail);
@@ -153,6 +153,7 @@ static int32_t colibri_read_extra(const colibri_view *view, uint32_t i, colibri_
     case COLIBRI_LAYER_NORM: return colibri_record_u32(view, s, i, 0, COLIBRI_NORM_LAYER_BIAS, &d->norm, detail);
     case COLIBRI_LAYER_POST_NORMS: return colibri_record_u32(view, s, i, 0, 3, &d->post_norms, detail);
     case COLIBRI_LAYER_CHUNK: return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->chunk, detail);
+    case COLIBRI_LAYER_DRAFT: return colibri_record_u32(view, s, i, 1, 1, &d->draft, detail);
     default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
     }
 }
@@ -167,7 +168,7 @@ static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, c
     if (colibri_router_key(key)) {
         return colibri_read_router(view, i, d, detail);
     }
-    if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT ||
+    if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT || key == COLIBRI_LAYER_DRAFT ||
         (key >= COLIBRI_LAYER_FFN_BIASES && key <= COLIBRI_LAYER_CHUNK)) {
         return colibri_read_extra(view, i, d, detail);
     }
@@ -230,6 +231,9 @@ static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, co
     }
     if (d->experts % groups != 0u || (d->group_score == COLIBRI_GROUP_TOP_TWO && d->experts == groups)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, groups);
+    }
+    if (d->group_score == COLIBRI_GROUP_EACH && (d->router_top_groups != groups || d->top_k % groups != 0u)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, groups, d->top_k);
     }
     if (d->router_top_groups > groups || d->top_k > d->experts / groups * d->router_top_groups) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT,
@@ -375,6 +379,10 @@ static int32_t colibri_check_extra(const colibri_view *view, uint32_t layer, con
     }
     if (d->ffn_biases && widest > COLIBRI_VALUE_LIMIT) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT, widest);
+    }
+    if (d->draft != (uint32_t)(layer >= view->layers)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, d->draft ? 0u : COLIBRI_LAYER_DRAFT,
+                                   d->draft ? COLIBRI_LAYER_DRAFT : 0u);
     }
     if (d->chunk && d->window) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->window, d->chunk);

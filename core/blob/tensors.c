@@ -161,6 +161,14 @@ static int colibri_extra_shape(const colibri_view *view, const colibri_descripti
     }
 }
 
+static int colibri_draft_shape(const colibri_view *view, const colibri_description *d, uint32_t role,
+                               colibri_shape *shape)
+{
+    int draft = d->draft != 0u;
+    return role == COLIBRI_ROLE_DRAFT_JOIN ? colibri_matrix_shape(shape, view->hidden, 2u * view->hidden, draft)
+                                           : colibri_vector_shape(shape, view->hidden, draft);
+}
+
 int colibri_role_shape(const colibri_view *view, const colibri_description *layer, uint32_t role,
                        colibri_shape *shape)
 {
@@ -169,6 +177,9 @@ int colibri_role_shape(const colibri_view *view, const colibri_description *laye
     }
     if (role >= COLIBRI_ROLE_INDEX_Q && role <= COLIBRI_ROLE_INDEX_WEIGHT) {
         return colibri_index_shape(view, layer, role, shape);
+    }
+    if (role >= COLIBRI_ROLE_DRAFT_EMBED_NORM && role <= COLIBRI_ROLE_DRAFT_FINAL_NORM) {
+        return colibri_draft_shape(view, layer, role, shape);
     }
     if (role < COLIBRI_ROLE_FFN_NORM || role >= COLIBRI_ROLE_Q_A) {
         return layer->attention == COLIBRI_ATTENTION_MLA ? colibri_latent_shape(view, layer, role, shape)

@@ -37,8 +37,9 @@ typedef struct colibri_view {
     float logit_softcap;
     uint32_t final_norm;                        /* colibri_norm */
     uint32_t head_bias;
-    uint32_t reserved;
-    colibri_table table[COLIBRI_TABLE_ROOM];    /* by section type, 1 .. 16 */
+    uint32_t drafts;                            /* layers behind the last that guess further tokens */
+    /* by section type, 1 .. 16. RESIDENT, EXPERTS and EXPERT_SUMS: what a run needs, without the drafts behind it */
+    colibri_table table[COLIBRI_TABLE_ROOM];
 } colibri_view;
 COLIBRI_ASSERT_SIZE(colibri_view, 88 + 24 * COLIBRI_TABLE_ROOM);
 
@@ -75,6 +76,7 @@ typedef struct colibri_description {
     uint32_t norm;
     uint32_t post_norms;
     uint32_t chunk;                             /* 0 = none */
+    uint32_t draft;
     uint32_t has_latent_eps;
     float score_scale;
     float eps;

@@ -100,6 +100,7 @@ class Spec:
     embed_multiplier: float | None = None
     logit_multiplier: float | None = None
     trained_context: int = 256
+    drafts: int = 0  # layers like the last one behind it that guess further tokens
 
     def model(self) -> Model:
         """The description."""
@@ -124,6 +125,7 @@ class Spec:
             self.softcap,
             _norm(self.norm),
             int(self.head_bias) or None,
+            [replace(self._layer(self.layers + i), draft=1) for i in range(self.drafts)],
         )
 
     def _attention(self) -> dict[str, Any]:
@@ -281,6 +283,21 @@ SPECS = {
     "choice": Spec(experts=40, top_k=6, score="sigmoid", router_bias="choice", renormalise=False),
     "chosen": Spec(experts=7, top_k=3, score="logit", renormalise="softmax", router_bias="logit"),
     "softplus": Spec(experts=6, top_k=2, score="sqrt_softplus", router_bias="score", renormalise="root"),
+    "each_group": Spec(experts=12, top_k=8, groups=4, top_groups=4, group_score="each", shared_ff=20),
+    "each_bias": Spec(experts=40, top_k=5, groups=5, top_groups=5, group_score="each", score="sigmoid",
+                      router_bias="score", renormalise=False, router_scale=1.5),
+    "drafts": Spec(experts=5, top_k=2, shared_ff=20, drafts=2, uneven=True, dense_layers=(0,), qk_norm=True),
+    "latent-drafts": Spec(
+        heads=3,
+        latent=32,
+        q_latent=24,
+        head_dim=20,
+        interleaved=True,
+        index_heads=5,
+        index_layers=(0, 2),
+        experts=4,
+        drafts=1,
+    ),
     "on_input": Spec(experts=5, top_k=2, score="sigmoid", renormalise=False, weight_on="input", by_logit=True,
                      shared_ff=20),
     "mixer": Spec(experts=8, top_k=2, score="sparse_mixer", renormalise=False, router_jitter=0.3),

@@ -86,9 +86,13 @@ def route(ffn: MoeFfn, logits: F32, bias: F32 | None, at: str) -> F32:
     if ffn.bias in ("score", "choice"):
         value = value + bias
     require_finite(value, f"{at}: numbers of the choice")
-    if ffn.groups:
+    if ffn.groups and ffn.group_score != "each":
         value = np.where(kept(ffn, value), value, F(-np.inf))
-    chosen = best(value, ffn.top_k)
+    if ffn.groups and ffn.group_score == "each":
+        parts = value.reshape(-1, ffn.experts // ffn.groups)
+        chosen = best(parts, ffn.top_k // ffn.groups).reshape(value.shape)
+    else:
+        chosen = best(value, ffn.top_k)
     if ffn.score == "sparse_mixer":
         w = np.stack([mixed(ffn, z) for z in logits])
     w = np.where(chosen, divided(ffn, w, chosen) * F(ffn.scale), F(np.nan))
