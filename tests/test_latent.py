@@ -176,7 +176,7 @@ def test_which_layers_choose_positions() -> None:
     assert chosen(index_topk_freq=2) == [True, True, False, True, False, True]      # as transformers counts
 
 
-def test_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+def test_which_tensors_are_of_layers_that_guess_further_tokens() -> None:
     read = describe({**cases.CASES["deepseek_v3_groups"].config, "num_nextn_predict_layers": 1})
     assert read.draft("model.layers.3.eh_proj.weight") and not read.draft("model.layers.4.eh_proj.weight")
     assert not read.draft("model.layers.2.self_attn.o_proj.weight") and not read.draft("model.norm.weight")

@@ -173,7 +173,10 @@ enum colibri_layer_key {
     COLIBRI_LAYER_INDEX_TOP_K = 68,         /* u32, absent = all positions */
     COLIBRI_LAYER_INDEX_ROPE = 69,          /* u32 index into ROPE, of index queries and key; absent = no rotation */
     /* a layer behind the model's last (MODEL_DRAFT_LAYERS): nothing of it is read by a run, its weights lie last */
-    COLIBRI_LAYER_DRAFT = 70                /* u32 1, there in draft layers and in no other */
+    COLIBRI_LAYER_DRAFT = 70,               /* u32 1, there in draft layers and in no other */
+    /* routing by token id: a row's experts are those of its token in TOKEN_ROUTES, their weights of the scores as ever;
+     * not with what else has a say in the choice (groups, a bias on the score or choice, the sparse mixer) */
+    COLIBRI_LAYER_ROUTER_BY_TOKEN = 71      /* u32 1 = by token, absent = by score */
 };
 
 enum colibri_attention { COLIBRI_ATTENTION_GQA = 1, COLIBRI_ATTENTION_MLA = 2, COLIBRI_ATTENTION_CONV = 3 };
@@ -247,6 +250,7 @@ enum colibri_role {
     COLIBRI_ROLE_SHARED_DOWN = 40,
     COLIBRI_ROLE_SHARED_SWITCH = 41,        /* 1 x hidden, f32: the shared expert's gate */
     COLIBRI_ROLE_ROUTER_BIAS = 50,          /* vector experts */
+    COLIBRI_ROLE_TOKEN_ROUTES = 56,         /* vector vocab * top_k: expert numbers, ascending within a token */
     COLIBRI_ROLE_FFN_GATE_BIAS = 60,        /* vector ff, of every expert one after the other */
     COLIBRI_ROLE_FFN_UP_BIAS = 61,
     COLIBRI_ROLE_FFN_DOWN_BIAS = 62,        /* vector hidden, likewise */

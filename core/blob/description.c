@@ -129,6 +129,7 @@ static int32_t colibri_read_router(const colibri_view *view, uint32_t i, colibri
         return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_EACH, &d->group_score, detail);
     case COLIBRI_LAYER_ROUTER_CHOICE:
         return colibri_record_u32(view, s, i, 0, COLIBRI_CHOICE_BY_LOGIT, &d->router_choice, detail);
+    case COLIBRI_LAYER_ROUTER_BY_TOKEN: return colibri_record_u32(view, s, i, 0, 1, &d->router_by_token, detail);
     case COLIBRI_LAYER_ROUTER_SUM_MIN: return colibri_record_f32(view, s, i, &d->router_sum_min, detail);
     default: return colibri_record_f32(view, s, i, &d->router_jitter, detail);
     }
@@ -137,7 +138,8 @@ static int32_t colibri_read_router(const colibri_view *view, uint32_t i, colibri
 static int colibri_router_key(uint32_t key)
 {
     return (key >= COLIBRI_LAYER_ROUTER_SCORE && key <= COLIBRI_LAYER_ROUTER_WEIGHT_ON) ||
-           (key >= COLIBRI_LAYER_ROUTER_GROUP_SCORE && key <= COLIBRI_LAYER_ROUTER_CHOICE);
+           (key >= COLIBRI_LAYER_ROUTER_GROUP_SCORE && key <= COLIBRI_LAYER_ROUTER_CHOICE) ||
+           key == COLIBRI_LAYER_ROUTER_BY_TOKEN;
 }
 
 /* Switches that few models have. */
@@ -213,6 +215,13 @@ static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, co
     int mixer = d->router_score == COLIBRI_ROUTER_SPARSE_MIXER;
     if (d->top_k > d->experts) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, d->top_k);
+    }
+    if (d->router_by_token && (colibri_router_selects(d) || mixer)) {   /* nothing is left for them to choose */
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, COLIBRI_LAYER_ROUTER_BY_TOKEN);
+    }
+    if (d->router_by_token && (uint64_t)view->vocab * d->top_k > COLIBRI_VALUE_LIMIT) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT,
+                                   (uint64_t)view->vocab * d->top_k);
     }
     if (!(d->router_sum_min >= 0.0f && d->router_jitter >= 0.0f)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, colibri_bits(d->router_sum_min));
@@ -493,6 +502,7 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
         out->router_bias = 0;
         out->router_groups = 0;
         out->router_choice = 0;
+        out->router_by_token = 0;
     }
     if (status >= 0 && !out->has_latent_eps) {
         out->latent_eps = out->eps;

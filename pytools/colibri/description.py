@@ -77,6 +77,7 @@ class Layer:
     index_top_k: int | None = None
     index_rope: int | None = None
     draft: int | None = None  # 1 in Model.drafts
+    router_by_token: int | None = None
     expert_run: int | None = None  # filled in by Layout
 
     def need(self, name: str) -> int:

@@ -7,8 +7,8 @@ family: all that differs between them is in family_table.py and ends here, as re
 from __future__ import annotations
 
 import re
-from collections.abc import Container
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from typing import Any
 
@@ -16,6 +16,7 @@ from . import latent
 from .config_file import MISSING, Config, shown
 from .description import EVERY_LAYER, Layer, Model, Rope
 from .errors import ConvertError
+from .expert_map import slots_of
 from .family_table import (
     ACTIVATIONS,
     FAMILIES,
@@ -34,6 +35,7 @@ from .unsupported import REFUSED
 
 GROUP_LIMIT = 64  # COLIBRI_GROUP_LIMIT of the core
 DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers")
+DRAFT_COPIES = {"embed_tokens.weight": "EMBED", "shared_head.head.weight": "HEAD"}
 LATENT_EPS = Decimal("1e-6")  # of the norms of latents, whatever rms_norm_eps says
 
 
@@ -45,7 +47,8 @@ class Described:
     family: Family
     model: Model
     float8_blocks: tuple[int, int] | None = None  # rows and columns that share a scale
-    drafts: int = 0  # layers behind the last that guess further tokens; nothing reads them yet
+    drafts: int = 0  # layers behind the last that guess further tokens: model.drafts, or left out
+    slots: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # of experts on disk, if not in order
 
     def draft(self, name: str) -> bool:
         """Whether a tensor is of a layer that guesses further tokens."""
@@ -53,14 +56,46 @@ class Described:
         last = len(self.model.layers)
         return layer is not None and last <= int(layer[1]) < last + self.drafts
 
+    def with_drafts(self, wanted: bool, present: Iterable[str]) -> Described:
+        """With its drafts only if they are wanted and there: many a checkpoint was saved again without them."""
+        if wanted and any(self.draft(name) for name in present):
+            return self
+        return replace(self, model=replace(self.model, drafts=[]))
+
+    def with_slots(self, rows: list[list[int]]) -> Described:
+        """With experts that lie in slots in another order than the router's, or more than once."""
+        if self.family.moe and (self.family.moe.layout or self.family.moe.fused[0]):
+            raise ConvertError(
+                f"--expert-map: {self.model_type} keeps all experts in one tensor; a map is for experts that are "
+                "tensors of their own"
+            )
+        return replace(self, slots=slots_of(self.model, rows))
+
+    def slot_names(self, tensor: Tensor) -> list[str]:
+        """The tensors of all slots of a layer's experts, copies too."""
+        held = self.slots.get(tensor.layer, ()) if tensor.expert else ()
+        return [source_place(self.family, tensor, slot, len(held), ()).name for slot in range(len(held))]
+
+    def draft_copies(self) -> list[tuple[str, str]]:
+        """Names under which draft layers may hold the model's embedding and head again, and what those are called."""
+        prefixes = [layer_prefix(len(self.model.layers) + n) for n in range(len(self.model.drafts))]
+        outer = [(part, self._outer(role)) for part, role in DRAFT_COPIES.items()]
+        return [(prefix + part, name) for prefix in prefixes for part, name in outer]
+
+    def _outer(self, role: str) -> str:
+        used = "EMBED" if self.model.tied else role
+        return self.tensor_name(Tensor(used, EVERY_LAYER, self.model.vocab, self.model.hidden))
+
     def place(self, tensor: Tensor, expert: int = 0, present: Container[str] = ()) -> Place:
         """Where a matrix or vector lies in a checkpoint that has these names."""
-        layer = self.model.layers[tensor.layer] if tensor.layer != EVERY_LAYER else None
+        layer = self.model.all_layers[tensor.layer] if tensor.layer != EVERY_LAYER else None
         if layer and layer.latent:
             own = latent.tensor_name(layer, tensor.role)
             if own:
                 return whole(f"{layer_prefix(tensor.layer)}self_attn.{own}", latent.source_shape(layer, tensor))
         experts = (layer.experts if layer and layer.moe else None) or 1
+        if tensor.expert and tensor.layer in self.slots:
+            expert = self.slots[tensor.layer].index(expert)
         return source_place(self.family, tensor, expert, experts, present)
 
     def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
@@ -85,7 +120,8 @@ def describe(document: Any, subject: str = "config.json") -> Described:
             config.fix(name, value)
     model = _model(config, family)
     blocks = _float8_blocks(config, family)
-    drafts = config.integer(config.first(DRAFTS), 0, low=0) if family.latent else 0
+    drafts = config.integer(config.first(DRAFTS), 0, low=0, null=0) if family.drafts else 0
+    model.drafts = [_draft(model) for _ in range(drafts)]
     config.finish(IGNORED | family.ignored)
     return Described(kind, family, model, blocks, drafts)
 
@@ -137,6 +173,13 @@ def _model(config: Config, family: Family) -> Model:
     if family.multipliers:
         _multipliers(config, model)
     return model
+
+
+def _draft(model: Model) -> Layer:
+    """A draft layer is one more like the last; it chooses its positions itself, if any layer does."""
+    own = next((layer for layer in reversed(model.layers) if layer.index_heads), None)
+    index = {name: getattr(own, name) for name in ("index_heads", "index_dim", "index_rope")} if own else {}
+    return replace(model.layers[-1], draft=1, **index)
 
 
 def _extras(config: Config, family: Family, layer: Layer) -> None:

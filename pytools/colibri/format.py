@@ -233,6 +233,8 @@ def required(model: Model) -> list[Tensor]:
         out.append(Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden))
     for number, layer in enumerate(model.all_layers):
         out.extend(_layer_tensors(layer, number, model.hidden))
+        if layer.moe and layer.router_by_token:
+            out.append(Tensor("TOKEN_ROUTES", number, 1, model.vocab * layer.need("top_k"), vector=True))
     order = values("colibri_role")
     return sorted(out, key=lambda t: (t.layer != EVERY_LAYER, t.layer, order[t.role]))
 

@@ -31,7 +31,7 @@ _NAMES = {
     "ROUTER": "router", "ROUTER_BIAS": "router_bias", "SHARED_SWITCH": "shared_gate",
     **{role: role.lower() for role in (
         "FFN_GATE_BIAS", "FFN_UP_BIAS", "FFN_DOWN_BIAS", "SINKS", "FFN_NORM_BIAS", "HEAD_BIAS", "POST_ATTENTION_NORM",
-        "POST_FFN_NORM")},
+        "POST_FFN_NORM", "TOKEN_ROUTES")},
     "ATTENTION_NORM_BIAS": "attn_norm_bias", "FINAL_NORM_BIAS": "norm_bias",
     "SHARED_GATE": "shared.gate", "SHARED_UP": "shared.up", "SHARED_DOWN": "shared.down",
 }
@@ -91,7 +91,8 @@ def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
         layer.router_top_groups or 0,
         _named("colibri_group_score", layer.router_group_score, "max"),
         "input" if layer.router_weight_on == c.ROUTER_ON_INPUT else "output", F(layer.router_sum_min or 0),
-        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, **own)
+        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, bool(layer.router_by_token),
+        **own)
 
 
 def _posts(layer: Layer) -> tuple[str, ...]:

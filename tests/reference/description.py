@@ -115,6 +115,7 @@ class MoeFfn:
     sum_min: np.float32 = F(0)
     jitter: np.float32 = F(0)
     by_logit: bool = False  # the choice
+    by_token: bool = False  # the experts of a row are those of its token in a table
     activation: str = "silu"
     limit: np.float32 | None = None
     biases: tuple[str, ...] = ()  # of every routed expert: "gate", "up", "down"
