@@ -486,6 +486,7 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
         "FFN_NORM": "post_attention_layernorm.weight",
         "ROUTER": f"{moe.block}.{moe.router}",
         "ROUTER_BIAS": f"{moe.block}.{moe.correction}",
+        "TOKEN_ROUTES": f"{moe.block}.gate.tid2eid",
         "SHARED_SWITCH": f"{moe.block}.{moe.shared_block}_gate.weight",
         "ATTENTION_NORM_BIAS": "input_layernorm.bias",
         "FFN_NORM_BIAS": "post_attention_layernorm.bias",

@@ -36,6 +36,7 @@ WORDS = {
     "ROUTER_BIAS: SCORE": "router bias on the score", "ROUTER_BIAS: CHOICE": "router bias of the choice",
     "ROUTER_BIAS: LOGIT": "router bias in the logit", "ROUTER_GROUPS": "groups of experts",
     "ROUTER_GROUP_SCORE: MAX": "a group's best", "ROUTER_GROUP_SCORE: TOP_TWO": "a group's best two",
+    "ROUTER_GROUP_SCORE: EACH": "as many of every group", "ROUTER_BY_TOKEN": "routing by token",
     "ROUTER_WEIGHT_ON: INPUT": "weights on the input", "ROUTER_SUM_MIN": "a least sum of weights",
     "ROUTER_CHOICE: BY_LOGIT": "choice by the logit",
     "ROUTER_SCALE": "weights scaled", "SHARED_FF": "shared expert", "SHARED_GATE": "gated shared expert",
