@@ -107,6 +107,7 @@ class Family:
     dense_ff: tuple[str, int | None] = ("intermediate_size", None)  # config field and default of dense layers' width
     fused_qkv: str = ""  # the tensor with the rows of q, then k, then v, below the layer
     multipliers: bool = False  # embedding, residual, attention and logits
+    drafts: bool = False  # checkpoints may hold layers that guess further tokens
     moe: Moe | None = None
     fixed: Mapping[str, Any] = field(
         default_factory=dict
@@ -152,6 +153,7 @@ _GRANITE_EXPERTS: dict[str, Any] = {
 _LATENT_ATTENTION: dict[str, Any] = {
     "latent": True,
     "interleaved": True,
+    "drafts": True,
     "ignored": frozenset("auto_map aux_loss_alpha ep_size head_dim pretraining_tp seq_aux".split()),
 }
 _NO_AUXILIARY = {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
@@ -248,7 +250,7 @@ FAMILIES = {
         bias_field="attention_bias",
         qk_norm_field="use_qk_norm",
         partial="0.5",
-        fixed={"num_nextn_predict_layers": 0, "num_mtp_layers": 0},
+        drafts=True,
         moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=1, dense_first=1, renormalise_default=True),
     ),
     "minimax_m2": Family(
@@ -530,7 +532,6 @@ WRAPPERS = {
         frozenset("boi_token_index eoi_token_index image_token_index vision_config".split()),
     ),
 }
-REFUSED: dict[str, str] = {}
 # Without effect on the logits.
 IGNORED = frozenset(
     """
@@ -587,12 +588,17 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
         "FFN_NORM": "post_attention_layernorm.weight",
         "ROUTER": f"{moe.block}.{moe.router}",
         "ROUTER_BIAS": f"{moe.block}.{moe.correction}",
+        "TOKEN_ROUTES": f"{moe.block}.gate.tid2eid",
         "SHARED_SWITCH": f"{moe.block}.{moe.shared_block}_gate.weight",
         "ATTENTION_NORM_BIAS": "input_layernorm.bias",
         "FFN_NORM_BIAS": "post_attention_layernorm.bias",
         "POST_ATTENTION_NORM": "post_self_attn_layernorm.weight",
         "POST_FFN_NORM": "post_mlp_layernorm.weight",
         "SINKS": "self_attn.sinks",
+        "DRAFT_EMBED_NORM": "enorm.weight",
+        "DRAFT_HIDDEN_NORM": "hnorm.weight",
+        "DRAFT_JOIN": "eh_proj.weight",
+        "DRAFT_FINAL_NORM": "shared_head.norm.weight",
         "FFN_GATE_BIAS": "mlp.gate_proj.bias",
         "FFN_UP_BIAS": "mlp.up_proj.bias",
         "FFN_DOWN_BIAS": "mlp.down_proj.bias",

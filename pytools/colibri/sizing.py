@@ -14,6 +14,7 @@ from .blobfile import aligned_bytes
 from .blobwriter import blank_tables
 from .config_file import Config
 from .convert import ConvertOptions
+from .description import EVERY_LAYER
 from .engine import Info, Limits, Model, Plan
 from .errors import ConvertError
 from .families import describe
@@ -125,6 +126,7 @@ def sized(document: dict[str, Any], subject: Path, weights: str) -> Sized:
         ExpertLayer(run.experts, layout.model.layers[run.layer].need("top_k"), run.bytes,
                     sum(tensor.rows * tensor.columns for tensor in run.tensors))
         for run in layout.runs
+        if run.layer < len(layout.model.layers)
     ]  # fmt: skip
     made = Sized(
         subject, described.model_type, why, kinds, info.layers, info, info.parameters,
@@ -137,7 +139,16 @@ def sized(document: dict[str, Any], subject: Path, weights: str) -> Sized:
 
 
 def _add_drafts(made: Sized, layout: Layout, document: dict[str, Any]) -> None:
-    """A draft layer (MTP) is one more layer like the last, and a projection of both of its inputs."""
+    """What draft layers (MTP) are in the file; of a family whose drafts are not converted, one more layer like the
+    last and a projection of both of its inputs."""
+    count = len(layout.model.layers)
+    if layout.model.drafts:
+        own = [run for run in layout.runs if run.layer >= count]
+        made.draft_layers, made.draft_experts = len(layout.model.drafts), sum(run.experts for run in own)
+        made.draft_bytes = sum(run.experts * run.bytes for run in own) + sum(
+            tensor.bytes for tensor in layout.tensors if count <= tensor.layer < EVERY_LAYER and not tensor.expert
+        )
+        return
     config = Config(document, str(made.subject))
     name, last = config.first(("num_nextn_predict_layers", "num_mtp_layers")), len(layout.model.layers) - 1
     made.draft_layers = config.integer(name, 0, low=0, null=0)
