@@ -56,7 +56,7 @@ enum colibri_section_type {
     COLIBRI_SECTION_CHAT_TEMPLATE = 10,     /* data: UTF-8, Jinja */
     COLIBRI_SECTION_GENERATION = 11,        /* data: colibri_record with keys of colibri_generation_key */
     COLIBRI_SECTION_PROVENANCE = 12,        /* data: UTF-8 JSON: source, revision, options, tool version */
-    COLIBRI_SECTION_ROUTER_TABLES = 13,     /* reserved: look-up tables of the integer router */
+    COLIBRI_SECTION_ROUTER_TABLES = 13,     /* reserved */
     COLIBRI_SECTION_TOKEN_ROUTES = 14,      /* reserved: routing by token id */
     COLIBRI_SECTION_EXPERT_MAPS = 15,       /* reserved: physical to logical experts */
     COLIBRI_SECTION_DRAFT = 16              /* reserved: draft (MTP) layers */
@@ -154,6 +154,8 @@ enum colibri_layer_key {
     COLIBRI_LAYER_ROUTER_SUM_MIN = 41,      /* f32 >= 0: what weights are divided by is at least this; absent = 0 */
     COLIBRI_LAYER_ROUTER_JITTER = 42,       /* f32 >= 0: distance of the sparse mixer, in shares of a logit */
     COLIBRI_LAYER_ROUTER_CHOICE = 43,       /* u32 colibri_router_choice, absent = by score */
+    COLIBRI_LAYER_ROUTER_SPAN = 46,         /* u32 1, 2, 4, 8 or 16: the integer router, and the widest distance of
+                                               two logits that it tells apart; absent = float router */
     /* what few models have */
     COLIBRI_LAYER_FFN_BIASES = 50,          /* u32 bits of colibri_ffn_bias: routed experts, or the dense FFN */
     COLIBRI_LAYER_NORM = 51,                /* u32 colibri_norm before attention and FFN, absent = RMS */

@@ -8,7 +8,7 @@
 #include "base/tiles.h"
 #include "blob/colibri_format.h"
 
-enum { COLIBRI_ROLE_ROOM = 96, COLIBRI_TABLE_ROOM = 17, COLIBRI_GROUP_LIMIT = 64 };
+enum { COLIBRI_ROLE_ROOM = 96, COLIBRI_TABLE_ROOM = 17, COLIBRI_GROUP_LIMIT = 64, COLIBRI_SPAN_LIMIT = 16 };
 
 /* one known section */
 typedef struct colibri_table {
@@ -64,6 +64,7 @@ typedef struct colibri_description {
     uint32_t group_score;
     uint32_t router_weight_on;
     uint32_t router_choice;
+    uint32_t router_span;                       /* 0 = float router */
     uint32_t shared_ff;                         /* 0 = none */
     uint32_t shared_gate;
     uint32_t has_residual_multiplier;

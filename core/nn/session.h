@@ -36,6 +36,7 @@ typedef struct colibri_layer {
     uint64_t k_tile_bytes, v_tile_bytes;
     uint64_t chosen;                            /* pool: uint32 [batch][top_k] experts, ascending */
     uint64_t chosen_weight;                     /* pool: float32 [batch][top_k] */
+    uint64_t spread;                            /* pool: uint32 [batch], of the integer router; else 0 */
     uint32_t kv_tiles;                          /* tiles of 16 positions per KV head */
     uint32_t reserved2;
 } colibri_layer;
@@ -336,8 +337,9 @@ void colibri_choose_in_groups(float *z, const colibri_description *d, uint32_t *
 /* Whether the layer chooses its experts by numbers that are not their scores or logits. */
 static inline int colibri_router_selects(const colibri_description *d)
 {
-    return d->router_bias == COLIBRI_ROUTER_BIAS_SCORE || d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE ||
-           d->router_groups != 0u || d->router_choice != 0u;
+    return d->router_span == 0u &&
+           (d->router_bias == COLIBRI_ROUTER_BIAS_SCORE || d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE ||
+            d->router_groups != 0u || d->router_choice != 0u);
 }
 void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
 /* experts.c: the pass list and its leases; the only place that calls the store */

@@ -61,6 +61,7 @@ class Layer:
     router_sum_min: float | None = None
     router_jitter: float | None = None
     router_choice: int | None = None
+    router_span: int | None = None  # the integer router
     swiglu_limit: float | None = None
     ffn_biases: int | None = None
     norm: int | None = None
@@ -109,6 +110,8 @@ class Model:
     head_bias: int | None = None
 
 
+# A record for each layer even where all agree: calibration sets them in a file that is laid out already.
+_OWN = frozenset({"ROUTER_SPAN"})
 # What may be left unread without changing an answer; everything else must be understood.
 _MAY_SKIP = {("colibri_model_key", "TRAINED_CONTEXT")}
 
@@ -155,8 +158,10 @@ def layer_records(layers: list[Layer]) -> list[dict[str, int]]:
         pairs = ((key, getattr(layer, key.lower())) for key in key_types("colibri_layer_key"))
         made = [record("colibri_layer_key", key, value, number) for key, value in pairs if value is not None]
         rows.append({r["key"]: r for r in made})
-    common = []
+    common, own = [], {values("colibri_layer_key")[key] for key in _OWN}
     for key, first in sorted(rows[0].items()):
+        if key in own:
+            continue
         everywhere = [row[key]["value"] for row in rows if key in row]
         if len(everywhere) == len(rows) and len(set(everywhere)) == 1:
             common.append({**first, "layer": EVERY_LAYER})

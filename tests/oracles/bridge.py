@@ -91,7 +91,7 @@ def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
         layer.router_top_groups or 0,
         "top_two" if layer.router_group_score == c.GROUP_TOP_TWO else "max",
         "input" if layer.router_weight_on == c.ROUTER_ON_INPUT else "output", F(layer.router_sum_min or 0),
-        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, **own)
+        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, layer.router_span or 0, **own)
 
 
 def _posts(layer: Layer) -> tuple[str, ...]:

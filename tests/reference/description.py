@@ -115,6 +115,7 @@ class MoeFfn:
     sum_min: np.float32 = F(0)
     jitter: np.float32 = F(0)
     by_logit: bool = False  # the choice
+    span: int = 0  # of the integer router, 0: float router
     activation: str = "silu"
     limit: np.float32 | None = None
     biases: tuple[str, ...] = ()  # of every routed expert: "gate", "up", "down"
