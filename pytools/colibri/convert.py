@@ -5,6 +5,7 @@ The result depends on the checkpoint's content and the options alone: no dates, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import latent
+from . import calibrate, latent
 from .blobwriter import Written, check_target, write_blob
 from .description import EVERY_LAYER, Model
 from .errors import ConvertError, UsageError
@@ -45,6 +46,8 @@ class ConvertOptions:
     tokenizer: bool = True  # False: a blob that takes token ids only
     overwrite: bool = False
     source_name: str = ""  # in the provenance; default: the folder's name or the hub's id
+    router: str = "float"  # or "int": the integer router
+    router_text: str = ""  # what its spans are calibrated on; empty: calibrate.TEXT
 
     def kinds(self, tied: bool) -> Kinds:
         """The kind of every group of tensors; a tied head has one kind with the embedding."""
@@ -161,9 +164,17 @@ def _provenance(described: Described, options: ConvertOptions, kinds: Kinds, sou
         "kinds": vars(kinds),
         "tool": f"colibri {version()}",
     }
+    if options.router != "float":
+        document["router"] = options.router
     if source.revision:
         document["revision"] = source.revision
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _router_words(options: ConvertOptions) -> dict[str, str]:
+    if options.router == "float":
+        return {}
+    return {"router": options.router, "text": hashlib.sha256(options.router_text.encode()).hexdigest()}
 
 
 def _about(source: Source, checkpoint: Checkpoint, options: ConvertOptions, kinds: Kinds) -> dict[str, Any]:
@@ -172,7 +183,7 @@ def _about(source: Source, checkpoint: Checkpoint, options: ConvertOptions, kind
         "source": options.source_name or source.name,
         "revision": source.revision,
         "weights": source.content(checkpoint.files),
-        "options": {**vars(kinds), "tokenizer": options.tokenizer},
+        "options": {**vars(kinds), "tokenizer": options.tokenizer, **_router_words(options)},
         "tool": f"colibri {version()}",
     }
 
@@ -199,6 +210,9 @@ def _prepared(
     with source if isinstance(source, Source) else Folder(source) as files:
         config = files.document("config.json")
         described = describe(config, files.subject("config.json"))
+        if options.router == "int":
+            integer = calibrate.integer_routers(described.model, files.subject("config.json"))
+            described = replace(described, model=integer)
         if patch:
             described = replace(described, model=patch(described.model) or described.model)
         kinds = options.kinds(described.model.tied)
@@ -231,7 +245,15 @@ def convert(
     with _prepared(source, options, work, patch_description) as made:
         about = {**made.about, "times of the files": made.stamp}
         written = write_blob(
-            output, made.described.model, made.kinds, made.weights, made.texts, options.overwrite, about, work
+            output,
+            made.described.model,
+            made.kinds,
+            made.weights,
+            made.texts,
+            options.overwrite,
+            about,
+            work,
+            _settle(options, work),
         )
     return _result(written, made)
 
@@ -258,9 +280,27 @@ def join(source: Source | Path, output: Path, options: ConvertOptions, work: Wor
     """Put the parts of a conversion together; the source says what they must be."""
     with _prepared(source, options, work) as made:
         written = join_parts(
-            Path(output), made.described.model, made.kinds, made.texts, options.overwrite, made.about, work
+            Path(output),
+            made.described.model,
+            made.kinds,
+            made.texts,
+            options.overwrite,
+            made.about,
+            work,
+            _settle(options, work),
         )
     return _result(written, made)
+
+
+def _settle(options: ConvertOptions, work: Work) -> Callable[[Path, Model], None] | None:
+    """The spans of the integer router come from the finished weights."""
+    if options.router != "int":
+        return None
+
+    def settle(path: Path, model: Model) -> None:
+        work.note(calibrate.calibrate(path, model, options.router_text))
+
+    return settle
 
 
 def _result(written: Written, made: _Prepared) -> ConvertResult:
