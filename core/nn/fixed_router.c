@@ -18,24 +18,6 @@ typedef struct colibri_fixed_exponential {
 static const uint32_t colibri_fixed_coarse[][COLIBRI_FIXED_STEPS / COLIBRI_FIXED_FINE] = COLIBRI_FIXED_COARSE;
 static const uint32_t colibri_fixed_fine[][COLIBRI_FIXED_FINE] = COLIBRI_FIXED_FINES;
 
-int32_t colibri_fixed_logit(uint32_t bits)
-{
-    uint32_t exponent = bits >> 23 & 255u;
-    uint32_t mantissa = (bits & 0x7FFFFFu) | 0x800000u;         /* value = mantissa * 2^(exponent - 150) */
-    uint32_t magnitude = 0;
-    if (exponent >= 142u) {
-        return bits >> 31 ? INT32_MIN : INT32_MAX;
-    }
-    if (exponent >= 134u) {
-        magnitude = mantissa << (exponent - 134u);
-    } else if (exponent >= 110u) {                              /* below, it is less than half a unit */
-        uint32_t shift = 134u - exponent;                       /* 1 .. 24 */
-        uint32_t odd = mantissa >> shift & 1u;
-        magnitude = (mantissa + ((1u << (shift - 1u)) - 1u) + odd) >> shift;
-    }
-    return bits >> 31 ? -(int32_t)magnitude : (int32_t)magnitude;
-}
-
 static colibri_fixed_exponential colibri_fixed_begin(uint32_t span)
 {
     colibri_fixed_exponential of;
@@ -70,23 +52,36 @@ static uint32_t colibri_fixed_ratio(uint32_t part, uint32_t whole)
     return 2u * quotient + more + (rest >= whole - whole / 2u);
 }
 
+/* Index e into its place among the first `at` ones, which stand by (value descending, index ascending): behind all that
+ * are not smaller. The one at `at` is overwritten. */
+static void colibri_fixed_insert(const int32_t *value, uint32_t *chosen, uint32_t at, uint32_t e)
+{
+    int32_t own = value[e];
+    for (; at > 0u && own > value[chosen[at - 1u]]; at--) {
+        chosen[at] = chosen[at - 1u];
+    }
+    chosen[at] = e;
+}
+
 /* The k largest of the kept groups' numbers by (value descending, index ascending), in ascending index order. Groups
  * have `size` members and are given in ascending order. */
 static void colibri_fixed_choose(const int32_t *value, const uint32_t *kept, uint32_t groups, uint32_t size, uint32_t k,
                                  uint32_t *chosen)
 {
     uint32_t held = 0;
+    int32_t least = INT32_MAX;                                  /* of the k held */
     for (uint32_t i = 0; i < groups; i++) {
-        for (uint32_t e = kept[i] * size; e < (kept[i] + 1u) * size; e++) {
-            uint32_t at = held < k ? held++ : k;                /* k: behind the last one, which falls out */
-            if (at == k && value[e] <= value[chosen[k - 1u]]) {
-                continue;
+        uint32_t e = kept[i] * size;
+        uint32_t end = e + size;
+        for (; held < k && e < end; e++) {
+            colibri_fixed_insert(value, chosen, held++, e);
+            least = value[chosen[held - 1u]];
+        }
+        for (; e < end; e++) {
+            if (value[e] > least) {
+                colibri_fixed_insert(value, chosen, k - 1u, e);
+                least = value[chosen[k - 1u]];
             }
-            at = at < k ? at : k - 1u;
-            for (; at > 0u && value[e] > value[chosen[at - 1u]]; at--) {
-                chosen[at] = chosen[at - 1u];
-            }
-            chosen[at] = e;
         }
     }
     for (uint32_t i = 1; i < k; i++) {
@@ -102,8 +97,8 @@ static void colibri_fixed_choose(const int32_t *value, const uint32_t *kept, uin
 static void colibri_fixed_select(const colibri_description *d, const int32_t *logit, uint32_t *chosen)
 {
     const uint32_t all = 0;
-    int32_t value[COLIBRI_GROUP_LIMIT] = {0};
-    uint32_t kept[COLIBRI_GROUP_LIMIT] = {0};
+    int32_t value[COLIBRI_GROUP_LIMIT];
+    uint32_t kept[COLIBRI_GROUP_LIMIT];
     if (!d->router_groups) {
         colibri_fixed_choose(logit, &all, 1, d->experts, d->top_k, chosen);
         return;

@@ -129,8 +129,9 @@ static int colibri_route_fixed(colibri_session *s, const colibri_layer *layer, u
     float *weight = colibri_pool_floats(s, layer->chosen_weight) + (uint64_t)row * d->top_k;
     uint32_t *part = (uint32_t *)(void *)weight;
     int32_t *logit = (int32_t *)(void *)(uintptr_t)z;
+    uint32_t experts = d->experts;                  /* by itself, or what is stored could change it */
     int bad = 0;
-    for (uint32_t e = 0; e < d->experts; e++) {
+    for (uint32_t e = 0; e < experts; e++) {
         logit[e] = colibri_fixed_logit(colibri_bits(z[e]));
     }
     colibri_pool_words(s, layer->spread)[row] = colibri_fixed_route(d, logit, chosen, part);
