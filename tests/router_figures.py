@@ -9,7 +9,9 @@ roundings of quantized activations, as any other change of the last bits does. A
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,6 +70,7 @@ class Case:
 def program() -> Path:
     """The C program, linked with the library of this build."""
     folder = Path(tempfile.mkdtemp(prefix="router-pairs-", dir=smollm2.cache_root()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     out, source = folder / "router_pairs", ROOT / "tests" / "c" / "router_pairs.c"
     archive = Path(library.__file__).parent / "_data" / "linux_x86_64" / "libcolibri.a"
     subprocess.run(["gcc", *FLAGS.split(), f"-I{ROOT / 'core'}", source, archive, "-o", out], check=True)

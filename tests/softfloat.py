@@ -6,8 +6,10 @@ float arithmetic by integers for every processor.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -31,7 +33,9 @@ ARM64 = ["-target", "aarch64-freestanding-none", "-mcpu=generic", "-mstrict-alig
 
 @functools.cache
 def _folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="soft-", dir=smollm2.cache_root()))
+    folder = Path(tempfile.mkdtemp(prefix="soft-", dir=smollm2.cache_root()))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def zig(*arguments: object) -> None:

@@ -40,7 +40,8 @@ static void draw(float *logits, uint32_t count)
     }
 }
 
-static void measure(colibri_session *s, const float *logits, uint32_t experts, uint32_t top_k, uint32_t renormalise)
+static void measure(colibri_session *s, const float *logits, uint32_t experts, uint32_t top_k, uint32_t renormalise,
+                    uint32_t span)
 {
     static colibri_layer layer;
     double took[REPEATS], copy[REPEATS];
@@ -51,8 +52,10 @@ static void measure(colibri_session *s, const float *logits, uint32_t experts, u
     layer.d.router_score = COLIBRI_ROUTER_SOFTMAX;
     layer.d.renormalise = renormalise;
     layer.d.router_scale = 1.0f;
+    layer.d.router_span = span;
     layer.chosen = 1u << 15;
     layer.chosen_weight = (1u << 15) + 4096u;
+    layer.spread = (1u << 15) + 8192u;
     s->layout.max_experts = experts;
     for (uint32_t r = 0; r < REPEATS; r++) {
         uint64_t copying = now();
@@ -72,7 +75,7 @@ static void measure(colibri_session *s, const float *logits, uint32_t experts, u
     }
     qsort(took, REPEATS, sizeof *took, ascending);
     qsort(copy, REPEATS, sizeof *copy, ascending);
-    printf("router %3u top-%u %-13s median %6.0f ns, least %6.0f\n", experts, top_k,
+    printf("%s router %3u top-%u %-13s median %6.0f ns, least %6.0f\n", span ? "integer" : "float  ", experts, top_k,
            renormalise == COLIBRI_RENORMALISE_SUM ? "renormalised" : "plain", took[REPEATS / 2] - copy[REPEATS / 2],
            took[0] - copy[0]);
 }
@@ -92,8 +95,10 @@ int main(int argc, char **argv)
     draw(logits, ROWS * MOST_EXPERTS);
     printf("kernel level %u\n", s->kernel);
     for (uint32_t i = 0; i < 3u; i++) {
-        measure(s, logits, shapes[i][0], shapes[i][1], COLIBRI_RENORMALISE_NONE);
-        measure(s, logits, shapes[i][0], shapes[i][1], COLIBRI_RENORMALISE_SUM);
+        for (uint32_t span = 0; span <= 16u; span += 16u) {
+            measure(s, logits, shapes[i][0], shapes[i][1], COLIBRI_RENORMALISE_NONE, span);
+            measure(s, logits, shapes[i][0], shapes[i][1], COLIBRI_RENORMALISE_SUM, span);
+        }
     }
     free(logits);
     free(s);
