@@ -394,7 +394,8 @@ def test_content_that_breaks_its_contract_is_found_although_all_sums_are_right(t
 # ---- a session under the sanitizers ----
 
 
-@pytest.mark.parametrize("spec", ("tiny", "window", "mixed", "groups", "by_token", "drafts", *(pytest.param(name, marks=pytest.mark.slow)
+@pytest.mark.parametrize("spec", ("tiny", "window", "mixed", "groups", "by_token", "drafts",
+                                  *(pytest.param(name, marks=pytest.mark.slow)
                                                                for name in ("shared", "uneven", "sigmoid", "wide",
                                                                             "on_input", "softplus", "choice"))))
 def test_a_monkey_finds_nothing(sanitized: Sanitized, spec: str, tmp_path: Path) -> None:
