@@ -28,8 +28,7 @@ EVERY = Spec(vocab=13, hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=
              dense_layers=(0,), router_scale=1.5, router_eps=1e-9, router_sum_min=0.1, router_jitter=0.1,
              router_bias="logit", by_logit=True, groups=2, top_groups=1, weight_on="input", shared_ff=16,
              shared_gate=True, biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0,
-             residual_multiplier=0.5, embed_multiplier=3.0,
-             logit_multiplier=0.25)
+             query_floor=3, query_step=0.3, residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +121,7 @@ FREE = {
     "LAYERS.ROUTER_WEIGHT_ON.value", "LAYERS.ROUTER_CHOICE.value", "LAYERS.ROUTER_SUM_MIN.value",
     "LAYERS.ROUTER_JITTER.value",
     "LAYERS.RESIDUAL_MULTIPLIER.value", "LAYERS.WINDOW.value", "LAYERS.CLIP_QKV.value",
+    "LAYERS.QUERY_FLOOR.value", "LAYERS.QUERY_STEP.value",
     "MODEL.EMBED_MULTIPLIER.value", "MODEL.LOGIT_MULTIPLIER.value",
     "TENSORS.crc", "TENSORS.digest", "TENSORS.offset", "EXPERT_SUMS.crc", "EXPERT_SUMS.digest",
     "ROPE.amplitude", "ROPE.interleaved", "ROPE.pairs", "ROPE.first", "ROPE_FRACTIONS",

@@ -27,6 +27,7 @@ DECLARATIONS = """
 void test_exp(const float *, float *, uint32_t);
 void test_gates(const float *, float *, float *, uint32_t);
 void test_sqrt_softplus(const float *, float *, uint32_t);
+void test_ln_whole(const uint32_t *, float *, uint32_t);
 void test_round_even(const float *, float *, uint32_t);
 void test_sqrt(const float *, float *, uint32_t);
 void test_turns(const uint32_t *, const uint64_t *, float *, float *, uint32_t);
@@ -211,6 +212,15 @@ def test_the_root_of_softplus_is_close_never_zero_and_never_infinite(kernels: Ke
     assert np.abs(found / right - 1).max() < 2e-7
     assert np.isfinite(found).all() and (found > 0).all()
     assert same_bits(found, vecmath.sqrt_softplus(x))
+
+
+def test_the_logarithm_of_whole_numbers_is_close(kernels: Kernels) -> None:
+    near = [2**e + d for e in range(1, 32) for d in (-1, 0, 1)]
+    n = np.concatenate([np.arange(1, 100_001), near, [2**32 - 1], 11585 * 2 ** np.arange(1, 18)]).astype(np.uint32)
+    found = kernels.mapped("test_ln_whole", n, np.float32)
+    right = np.log(n.astype(np.float64))
+    assert np.abs(found[1:] / right[1:] - 1).max() < 2e-7 and found[0] == 0
+    assert same_bits(found, vecmath.ln_whole(n))
 
 
 def test_rounding_and_roots_are_exact(kernels: Kernels) -> None:

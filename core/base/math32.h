@@ -49,6 +49,26 @@ static inline float colibri_silu(float g)
     return g / (1.0f + colibri_exp(-g));
 }
 
+/* ln(n) for n >= 1, relative error below 2e-7, ln(1) = 0: NUMERICS section 4. */
+static inline float colibri_ln_whole(uint32_t n)
+{
+    float x = (float)n;
+    uint32_t bits = colibri_bits(x);
+    float e = (float)(int32_t)((bits >> 23) - 127u);
+    float f = colibri_float((bits & 0x7FFFFFu) | 0x3F800000u);
+    if (f > 1.41421354f) {
+        f = f * 0.5f;
+        e = e + 1.0f;
+    }
+    float t = (f - 1.0f) / (f + 1.0f);
+    float q = t * t;
+    float p = 0.111111112f;                     /* 1/9, 1/7 .. 1/3 */
+    p = p * q + 0.142857149f;
+    p = p * q + 0.200000003f;
+    p = p * q + 0.333333343f;
+    return e * 0.693147182f + t * (2.0f * (p * q + 1.0f));
+}
+
 /* sqrt(ln(1 + e^x)) without overflow and never zero: NUMERICS section 4. Not for NaN. */
 static inline float colibri_sqrt_softplus(float x)
 {

@@ -155,6 +155,9 @@ enum colibri_layer_key {
     COLIBRI_LAYER_ROUTER_SUM_MIN = 41,      /* f32 >= 0: what weights are divided by is at least this; absent = 0 */
     COLIBRI_LAYER_ROUTER_JITTER = 42,       /* f32 >= 0: distance of the sparse mixer, in shares of a logit */
     COLIBRI_LAYER_ROUTER_CHOICE = 43,       /* u32 colibri_router_choice, absent = by score */
+    /* queries that grow with the position: q * (1 + step * ln(1 + (position + 1) / floor)), whole quotients */
+    COLIBRI_LAYER_QUERY_FLOOR = 44,         /* u32 positions, absent = queries as they are */
+    COLIBRI_LAYER_QUERY_STEP = 45,          /* f32 */
     /* what few models have */
     COLIBRI_LAYER_FFN_BIASES = 50,          /* u32 bits of colibri_ffn_bias: routed experts, or the dense FFN */
     COLIBRI_LAYER_NORM = 51,                /* u32 colibri_norm before attention and FFN, absent = RMS */

@@ -154,6 +154,11 @@ static int32_t colibri_read_extra(const colibri_view *view, uint32_t i, colibri_
     case COLIBRI_LAYER_FFN_BIASES: return colibri_record_u32(view, s, i, 0, 7, &d->ffn_biases, detail);
     case COLIBRI_LAYER_NORM: return colibri_record_u32(view, s, i, 0, COLIBRI_NORM_LAYER_BIAS, &d->norm, detail);
     case COLIBRI_LAYER_POST_NORMS: return colibri_record_u32(view, s, i, 0, 3, &d->post_norms, detail);
+    case COLIBRI_LAYER_QUERY_FLOOR:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->query_floor, detail);
+    case COLIBRI_LAYER_QUERY_STEP:
+        d->has_query_step = 1;
+        return colibri_record_f32(view, s, i, &d->query_step, detail);
     case COLIBRI_LAYER_CHUNK: return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->chunk, detail);
     case COLIBRI_LAYER_DRAFT: return colibri_record_u32(view, s, i, 1, 1, &d->draft, detail);
     default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
@@ -171,7 +176,7 @@ static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, c
         return colibri_read_router(view, i, d, detail);
     }
     if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT || key == COLIBRI_LAYER_DRAFT ||
-        (key >= COLIBRI_LAYER_FFN_BIASES && key <= COLIBRI_LAYER_CHUNK)) {
+        (key >= COLIBRI_LAYER_QUERY_FLOOR && key <= COLIBRI_LAYER_CHUNK)) {
         return colibri_read_extra(view, i, d, detail);
     }
     if (key >= COLIBRI_LAYER_LATENT && key <= COLIBRI_LAYER_INDEX_ROPE) {
@@ -260,16 +265,16 @@ static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uin
     return COLIBRI_OK;
 }
 
-/* What has no meaning in latent attention is refused by its key: q/k norms per head, clamp, sinks, chunks, a bias on v,
- * one of a latent that is not there. */
+/* What has no meaning in latent attention is refused by its key: q/k norms per head, clamp, sinks, chunks, growing
+ * queries, a bias on v, one of a latent that is not there. */
 static int32_t colibri_check_not_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                         colibri_detail *detail)
 {
     uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
     const uint32_t values[][2] = {{d->qk_norm, COLIBRI_LAYER_QK_NORM}, {d->biases & ~biases, COLIBRI_LAYER_BIASES},
                                   {d->sinks, COLIBRI_LAYER_SINKS}, {d->has_clip, COLIBRI_LAYER_CLIP_QKV},
-                                  {d->chunk, COLIBRI_LAYER_CHUNK}};
-    for (uint32_t i = 0; i < 5u; i++) {
+                                  {d->chunk, COLIBRI_LAYER_CHUNK}, {d->query_floor, COLIBRI_LAYER_QUERY_FLOOR}};
+    for (uint32_t i = 0; i < 6u; i++) {
         if (values[i][0]) {
             return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, values[i][1]);
         }
@@ -392,6 +397,10 @@ static int32_t colibri_check_extra(const colibri_view *view, uint32_t layer, con
     if (d->draft != (uint32_t)(layer >= view->layers)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, d->draft ? 0u : COLIBRI_LAYER_DRAFT,
                                    d->draft ? COLIBRI_LAYER_DRAFT : 0u);
+    }
+    if (!d->query_floor != !d->has_query_step) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, COLIBRI_LAYER_QUERY_FLOOR,
+                                   d->query_floor);
     }
     if (d->chunk && d->window) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->window, d->chunk);

@@ -66,6 +66,8 @@ typedef struct colibri_description {
     uint32_t router_weight_on;
     uint32_t router_choice;
     uint32_t router_by_token;
+    uint32_t query_floor;                       /* 0 = none */
+    uint32_t has_query_step;
     uint32_t shared_ff;                         /* 0 = none */
     uint32_t shared_gate;
     uint32_t has_residual_multiplier;
@@ -86,6 +88,7 @@ typedef struct colibri_description {
     float router_eps;
     float router_sum_min;
     float router_jitter;
+    float query_step;
     float residual_multiplier;
     float clip_qkv;
     float swiglu_limit;

@@ -209,6 +209,16 @@ int colibri_cache_key(const colibri_session *s, const colibri_layer *layer, cons
     return colibri_store_k(s, k, layer->d.head_dim, tile, state->position % COLIBRI_TILE_ROWS);
 }
 
+/* Queries of far rows grow, so that attention over many positions stays as sharp. */
+static void colibri_grow_query(const colibri_layer *layer, uint32_t position, float *q)
+{
+    float steps = colibri_ln_whole(1u + (position + 1u) / layer->d.query_floor);
+    float factor = 1.0f + layer->d.query_step * steps;
+    for (uint32_t c = 0; c < layer->q.rows; c++) {
+        q[c] = q[c] * factor;
+    }
+}
+
 /* A row's q and k made ready in place, its k and v written into the cache. */
 void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker)
 {
@@ -231,6 +241,9 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     }
     if (layer->d.qk_norm >= COLIBRI_QK_NORM_HEAD_AFTER_ROPE) {
         bad |= colibri_norm_qk(s, layer, q, k);
+    }
+    if (layer->d.query_floor) {
+        colibri_grow_query(layer, state->position, q);
     }
     /* a cache of halves would make an infinity 65504 */
     bad |= colibri_amax_bits(s->kernel, k, layer->k.rows + layer->v.rows) >= COLIBRI_INFINITY_BITS;

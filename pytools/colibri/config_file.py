@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -20,19 +20,56 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-class Config:
-    """The fields of one config.json, and which of them were asked for."""
+def _leaves(document: dict[str, Any], spelling: Mapping[str, str], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Fields with their path; only objects that hold spelled fields are opened."""
+    for name, value in document.items():
+        written = path + name
+        if not any(key.startswith(written + ".") for key in spelling):
+            yield written, value
+        elif isinstance(value, dict):
+            yield from _leaves(value, spelling, written + ".")
+        elif value is not None:
+            yield written, value
 
-    def __init__(self, document: Any, subject: str) -> None:
+
+def _respelled(document: dict[str, Any], spelling: Mapping[str, str], subject: str) -> dict[str, Any]:
+    """Fields by their usual names; two spellings of one field must say the same."""
+    found: dict[str, Any] = {}
+    for written, value in _leaves(document, spelling):
+        usual = spelling.get(written, written)
+        if found.setdefault(usual, value) != value:
+            raise ConvertError(
+                f"{subject}: field {written!r} says {shown(value)} where another field says {shown(found[usual])}; "
+                f"expected one {usual}"
+            )
+    return found
+
+
+class Config:
+    """The fields of one config.json, and which of them were asked for.
+
+    `spelling`: how a family writes fields that have a usual name, with dots where they stand in an object of their
+    own; `inside`: what stands before every name in a sentence, where the document is a part of a config.json.
+    """
+
+    def __init__(
+        self, document: Any, subject: str, spelling: Mapping[str, str] | None = None, inside: str = ""
+    ) -> None:
         if not isinstance(document, dict):
             raise ConvertError(f"{subject}: is not a JSON object; expected the config of a model")
-        self.subject, self._fields = subject, document
+        self.subject, self._inside = subject, inside
+        self._fields = _respelled(document, spelling or {}, subject)
+        self._written = {usual: written for written, usual in (spelling or {}).items()}
         self._used: set[str] = set()
+
+    def written(self, name: str) -> str:
+        """What the file calls a field."""
+        return self._inside + self._written.get(name, name)
 
     def refuse(self, name: str, expected: str) -> ConvertError:
         """The error for a field with a value that cannot be used."""
         return ConvertError(
-            f"{self.subject}: field {name!r} is {shown(self._fields.get(name))}; expected {expected}"
+            f"{self.subject}: field {self.written(name)!r} is {shown(self._fields.get(name))}; expected {expected}"
         )
 
     def take(self, name: str, default: Any = MISSING, null: Any = MISSING) -> Any:
@@ -44,7 +81,7 @@ class Config:
         fallback = null if name in self._fields and null is not MISSING else default
         if fallback is MISSING:
             raise ConvertError(
-                f"{self.subject}: field {name!r} is missing; the model cannot be described without it"
+                f"{self.subject}: field {self.written(name)!r} is missing; the model cannot be described without it"
             )
         return fallback
 
@@ -102,11 +139,16 @@ class Config:
         if found != value or isinstance(found, bool) != isinstance(value, bool):
             raise self.refuse(name, f"{shown(value)}: this version runs nothing else")
 
-    def finish(self, ignored: frozenset[str]) -> None:
-        """Refuse what nobody understood."""
-        unknown = sorted(set(self._fields) - self._used - ignored)
+    def finish(self, ignored: frozenset[str], inner: frozenset[str] = frozenset()) -> None:
+        """Refuse what nobody understood. inner: further names without effect inside of opened objects."""
+
+        def harmless(name: str) -> bool:
+            path, _, last = name.rpartition(".")
+            return name in ignored or (path != "" and last in ignored | inner)
+
+        unknown = sorted(name for name in set(self._fields) - self._used if not harmless(name))
         if unknown:
             raise ConvertError(
-                f"{self.subject}: field {unknown[0]!r} ({shown(self._fields[unknown[0]])}) is not "
+                f"{self.subject}: field {self.written(unknown[0])!r} ({shown(self._fields[unknown[0]])}) is not "
                 "known; a newer Colibri may read it"
             )

@@ -6,6 +6,7 @@ The result depends on the checkpoint's content and the options alone: no dates, 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from . import latent
 from .blobwriter import Written, check_target, write_blob
 from .description import EVERY_LAYER, Model
 from .errors import ConvertError, UsageError
-from .families import Described, describe
+from .families import Described, describe, text_part
 from .family_table import IGNORED_TENSORS
 from .format import Kinds, Tensor, required
 from .library import version
@@ -115,8 +116,9 @@ class _Weights:
         entry = self.entry(tensor, expert)
         return f"{entry.file}: tensor {entry.name!r}"
 
-    def check(self, model: Model, strict: bool) -> None:
-        """Every tensor that is needed is there in its shape, and (strict) nothing else is."""
+    def check(self, model: Model, strict: bool) -> list[str]:
+        """Every tensor that is needed is there in its shape, and (strict) nothing else is but what is known to be
+        left out: that is what comes back, counted."""
         used = set()
         for tensor in required(model):
             for expert in range(tensor.count):
@@ -132,14 +134,19 @@ class _Weights:
         for name, outer in self.described.draft_copies():
             used |= self._copy(model, name, outer)
         if not strict:
-            return
+            return []
+        out: Counter[str] = Counter()
         for name, entry in self.checkpoint.entries.items():
-            left_out = self.described.draft(name) and not model.drafts
-            if name not in used and not IGNORED_TENSORS.fullmatch(name) and not left_out:
+            if name in used or IGNORED_TENSORS.fullmatch(name):
+                continue
+            part = self.described.left_out(name)
+            out[part] += 1
+            if not part:
                 raise ConvertError(
                     f"{entry.file}: tensor {entry.name!r} belongs to nothing that config.json describes; "
                     "weights and config do not belong together, or a newer Colibri may know it"
                 )
+        return [f"{count} tensors of {part}" for part, count in out.items()]
 
     def _remedy(self, model: Model, tensor: Tensor, expert: int) -> str:
         """What to do about a tensor that is not there: it may stand there under another name."""
@@ -247,9 +254,12 @@ def _prepared(
         if patch:
             described = replace(described, model=patch(described.model) or described.model)
         weights = _Weights(checkpoint, described)
-        weights.check(described.model, strict=patch is None)
+        left_out = weights.check(described.model, strict=patch is None)
+        if left_out:
+            subject = files.subject("config.json")
+            work.note(f"{subject}: left out are {', '.join(left_out)}; the text model is converted")
         with work.profile("texts"):
-            texts = texts_of(files, config, options.tokenizer, described.model.vocab)
+            texts = texts_of(files, text_part(config), options.tokenizer, described.model.vocab)
         texts["PROVENANCE"] = _provenance(described, options, kinds, files)
         about = _about(files, checkpoint, options, kinds)
         yield _Prepared(described, kinds, weights, texts, about, files.stamp(checkpoint.files))

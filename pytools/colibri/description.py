@@ -61,6 +61,8 @@ class Layer:
     router_sum_min: float | None = None
     router_jitter: float | None = None
     router_choice: int | None = None
+    query_floor: int | None = None
+    query_step: float | None = None
     swiglu_limit: float | None = None
     ffn_biases: int | None = None
     norm: int | None = None

@@ -22,6 +22,7 @@ from .family_table import (
     FAMILIES,
     FIXED,
     IGNORED,
+    WRAPPERS,
     Family,
     Moe,
     layer_prefix,
@@ -49,10 +50,11 @@ class Described:
     float8_blocks: tuple[int, int] | None = None  # rows and columns that share a scale
     drafts: int = 0  # layers behind the last that guess further tokens: model.drafts, or left out
     slots: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # of experts on disk, if not in order
+    others: Mapping[str, str] = field(default_factory=dict)  # prefix of another part's tensors -> what it is
 
     def draft(self, name: str) -> bool:
         """Whether a tensor is of a layer that guesses further tokens."""
-        layer = re.match(r"model\.layers\.(\d+)\.", name)
+        layer = re.match(re.escape(self.family.prefix) + r"(\d+)\.", name)
         last = len(self.model.layers)
         return layer is not None and last <= int(layer[1]) < last + self.drafts
 
@@ -74,17 +76,23 @@ class Described:
     def slot_names(self, tensor: Tensor) -> list[str]:
         """The tensors of all slots of a layer's experts, copies too."""
         held = self.slots.get(tensor.layer, ()) if tensor.expert else ()
-        return [source_place(self.family, tensor, slot, len(held), ()).name for slot in range(len(held))]
+        layer = self.model.layers[tensor.layer] if held else None
+        return [source_place(self.family, tensor, layer, slot, ()).name for slot in range(len(held))]
 
     def draft_copies(self) -> list[tuple[str, str]]:
         """Names under which draft layers may hold the model's embedding and head again, and what those are called."""
-        prefixes = [layer_prefix(len(self.model.layers) + n) for n in range(len(self.model.drafts))]
+        prefixes = [layer_prefix(self.family, len(self.model.layers) + n) for n in range(len(self.model.drafts))]
         outer = [(part, self._outer(role)) for part, role in DRAFT_COPIES.items()]
         return [(prefix + part, name) for prefix in prefixes for part, name in outer]
 
     def _outer(self, role: str) -> str:
         used = "EMBED" if self.model.tied else role
         return self.tensor_name(Tensor(used, EVERY_LAYER, self.model.vocab, self.model.hidden))
+    def left_out(self, name: str) -> str:
+        """What a tensor belongs to that is no part of the description; empty: nothing."""
+        if self.draft(name) and not self.model.drafts:
+            return "a layer that guesses further tokens"
+        return next((what for other, what in self.others.items() if name.startswith(other)), "")
 
     def place(self, tensor: Tensor, expert: int = 0, present: Container[str] = ()) -> Place:
         """Where a matrix or vector lies in a checkpoint that has these names."""
@@ -92,11 +100,11 @@ class Described:
         if layer and layer.latent:
             own = latent.tensor_name(layer, tensor.role)
             if own:
-                return whole(f"{layer_prefix(tensor.layer)}self_attn.{own}", latent.source_shape(layer, tensor))
-        experts = (layer.experts if layer and layer.moe else None) or 1
+                name = f"{layer_prefix(self.family, tensor.layer)}self_attn.{own}"
+                return whole(name, latent.source_shape(layer, tensor))
         if tensor.expert and tensor.layer in self.slots:
             expert = self.slots[tensor.layer].index(expert)
-        return source_place(self.family, tensor, expert, experts, present)
+        return source_place(self.family, tensor, layer, expert, present)
 
     def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
         """The name of the tensor with a matrix or vector, as it is saved unpacked."""
@@ -109,11 +117,41 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     kind = config.take("model_type")
     if isinstance(kind, str) and kind in REFUSED:
         raise ConvertError(f"{subject}: model_type {kind!r} cannot be converted: {REFUSED[kind]}")
+    if isinstance(kind, str) and kind in WRAPPERS:
+        return _part(config, kind)
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ConvertError(
             f"{subject}: model_type {shown(kind)} is not known; this version converts "
-            f"{', '.join(sorted(FAMILIES))}"
+            f"{', '.join(sorted([*FAMILIES, *WRAPPERS]))}"
         )
+    return _described(Config(document, subject, FAMILIES[kind].spelling), kind)
+
+
+def text_part(document: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a config.json that are about the model that is converted: all, or one part's before the rest."""
+    wrapper = WRAPPERS.get(str(document.get("model_type")))
+    part = document.get(wrapper.field) if wrapper else None
+    return {**document, **part} if isinstance(part, dict) else document
+
+
+def _part(config: Config, kind: str) -> Described:
+    """The one part of a model that is a family's."""
+    wrapper = WRAPPERS[kind]
+    part = config.take(wrapper.field)
+    if not isinstance(part, dict) or part.get("model_type", wrapper.family) != wrapper.family:
+        raise config.refuse(wrapper.field, f"the config of a {wrapper.family}")
+    config.fix("tie_word_embeddings", part.get("tie_word_embeddings", False))
+    quantized = config.take("quantization_config", None)
+    if quantized is not None:
+        part = {"quantization_config": quantized, **part}
+    config.finish(IGNORED | wrapper.ignored)
+    family = FAMILIES[wrapper.family]
+    made = _described(Config(part, config.subject, family.spelling, wrapper.field + "."), wrapper.family)
+    return replace(made, model_type=kind, others=wrapper.others)
+
+
+def _described(config: Config, kind: str) -> Described:
+    """A family's own config."""
     family = FAMILIES[kind]
     for name, value in {**FIXED, **family.fixed}.items():
         if name not in family.ignored:
@@ -122,14 +160,14 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     blocks = _float8_blocks(config, family)
     drafts = config.integer(config.first(DRAFTS), 0, low=0, null=0) if family.drafts else 0
     model.drafts = [_draft(model) for _ in range(drafts)]
-    config.finish(IGNORED | family.ignored)
+    config.finish(IGNORED | family.ignored, frozenset(FIXED))
     return Described(kind, family, model, blocks, drafts)
 
 
 def _model(config: Config, family: Family) -> Model:
     hidden, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
     context = config.integer("max_position_embeddings")
-    eps = nearest_f32(config.positive("rms_norm_eps"))
+    eps = nearest_f32(Decimal(family.norm_eps) if family.norm_eps else config.positive("rms_norm_eps"))
     if family.latent:
         base = _latent_attention(config, family, eps)
         scaling = _scaling(config, family, base.need("rope_dim"), context)
@@ -142,7 +180,8 @@ def _model(config: Config, family: Family) -> Model:
         interleaved = config.boolean(family.interleaved_field, interleaved)
     rope = Rope(scaling.fractions(), interleaved, scaling.amplitude())
     windows = _windows(config, family, layers)
-    dense_ff = config.integer("intermediate_size", None)
+    dense_field, dense_default = family.dense_ff
+    dense_ff = config.integer(dense_field, dense_default)
     sparse = _sparse_layers(config, family.moe, layers)
     if family.ones and config.items(family.ones, int) not in (None, [1] * layers):
         raise config.refuse(family.ones, f"{layers} times 1")
@@ -167,11 +206,13 @@ def _model(config: Config, family: Family) -> Model:
         if family.moe and sparse[number]:
             _experts(config, family.moe, layer)
         else:
-            layer.ffn, layer.ff = constants().FFN_DENSE, dense_ff or config.integer("intermediate_size")
+            layer.ffn, layer.ff = constants().FFN_DENSE, dense_ff or config.integer(dense_field)
         _extras(config, family, layer)
         model.layers.append(layer)
     if family.multipliers:
         _multipliers(config, model)
+    if family.by_turns:
+        _turns(config, model.layers)
     return model
 
 
@@ -180,6 +221,33 @@ def _draft(model: Model) -> Layer:
     own = next((layer for layer in reversed(model.layers) if layer.index_heads), None)
     index = {name: getattr(own, name) for name in ("index_heads", "index_dim", "index_rope")} if own else {}
     return replace(model.layers[-1], draft=1, **index)
+
+
+def _turns(config: Config, layers: list[Layer]) -> None:
+    """Layers that rotate and see their own stretch of positions, and layers that do neither: their queries grow."""
+    c, count = constants(), len(layers)
+    interval = config.integer("no_rope_layer_interval", 4)
+    rotated = config.items("no_rope_layers", int) or [int((n + 1) % interval != 0) for n in range(count)]
+    if len(rotated) < count or not set(rotated) <= {0, 1}:
+        raise config.refuse("no_rope_layers", f"{count} times 0 or 1")
+    chunk, kinds = config.integer("attention_chunk_size", 8192, null=None), config.items("layer_types", str)
+    if kinds is None:
+        kinds = ["chunked_attention" if turns and chunk else "full_attention" for turns in rotated[:count]]
+    if len(kinds) != count or not set(kinds) <= {"full_attention", "chunked_attention"}:
+        raise config.refuse("layer_types", f"{count} times full_attention or chunked_attention")
+    if "chunked_attention" in kinds and not chunk:
+        raise config.refuse("attention_chunk_size", "a number of positions, for layer_types names chunked_attention")
+    normed, tuned = config.boolean("use_qk_norm", True), config.take("attn_temperature_tuning", True)
+    if not isinstance(tuned, (bool, int)):
+        raise config.refuse("attn_temperature_tuning", "true or false, or a number that is one of both")
+    floor, step = config.integer("floor_scale", 8192), config.positive("attn_scale", Decimal("0.1"))
+    for layer, turns, kind in zip(layers, rotated, kinds, strict=False):
+        layer.chunk = chunk if kind == "chunked_attention" else None
+        layer.qk_norm = c.QK_NORM_L2_AFTER_ROPE if normed and turns else c.QK_NORM_NONE
+        if not turns:
+            layer.rope = None
+            if tuned:
+                layer.query_floor, layer.query_step = floor, nearest_f32(step)
 
 
 def _extras(config: Config, family: Family, layer: Layer) -> None:
@@ -358,6 +426,11 @@ def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
     if moe.layers == "step":
         step, dense = config.integer("decoder_sparse_step", 1), config.items("mlp_only_layers", int) or []
         return [n not in dense and (n + 1) % step == 0 for n in numbers]
+    if moe.layers == "listed":
+        every, listed = config.integer("interleave_moe_layer_step", 1), config.items("moe_layers", int)
+        if listed is not None and not set(listed) <= set(numbers):
+            raise config.refuse("moe_layers", f"numbers of the {layers} layers")
+        return [(n + 1) % every == 0 if listed is None else n in listed for n in numbers]
     if moe.layers == "after first":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
         return [n >= first for n in numbers]
@@ -388,8 +461,7 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
         raise config.refuse(moe.top_k, f"at most the {layer.experts} experts")
     layer.ff = config.uniform(moe.ff)
     layer.router_score = getattr(c, "ROUTER_" + moe.score)
-    renormalise = config.boolean(moe.renormalise, moe.renormalise_default) if moe.renormalise else True
-    layer.router_renormalise = getattr(c, "RENORMALISE_" + (moe.normal if renormalise else "NONE"))
+    layer.router_renormalise, renormalise = _renormalised(config, moe)
     if moe.eps and renormalise:
         layer.router_eps = nearest_f32(Decimal(moe.eps))
     if moe.scale:
@@ -400,11 +472,26 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
         layer.router_sum_min = nearest_f32(config.positive(moe.sum_min, Decimal("1e-12")))
     if moe.correction:
         layer.router_bias = getattr(c, "ROUTER_BIAS_" + moe.bias)
+    if moe.by_logit:
+        layer.router_choice = c.CHOICE_BY_LOGIT
     if moe.weight_on != "OUTPUT":
         layer.router_weight_on = getattr(c, "ROUTER_ON_" + moe.weight_on)
     if moe.groups and _method(config, moe):
         _groups(config, moe, layer)
     _shared_expert(config, moe, layer)
+
+
+def _renormalised(config: Config, moe: Moe) -> tuple[int, bool]:
+    """How weights are renormalised, and whether by their sum."""
+    c = constants()
+    if moe.power:
+        power = config.take(moe.renormalise, 1, null=None)
+        kinds = {None: c.RENORMALISE_NONE, 1: c.RENORMALISE_SUM, 2: c.RENORMALISE_ROOT}
+        if isinstance(power, (bool, str, list, dict)) or power not in kinds:
+            raise config.refuse(moe.renormalise, "1 or 2, the norm that weights are divided by, or null")
+        return kinds[power], power is not None
+    switched = config.boolean(moe.renormalise, moe.renormalise_default) if moe.renormalise else True
+    return getattr(c, "RENORMALISE_" + (moe.normal if switched else "NONE")), switched
 
 
 def _method(config: Config, moe: Moe) -> bool:

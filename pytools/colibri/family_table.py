@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from .description import EVERY_LAYER
+from .description import EVERY_LAYER, Layer
 from .format import Tensor
 from .places import Place, whole
 
@@ -25,7 +25,7 @@ class Moe:
     ff: str = "moe_intermediate_size"
     block: str = "mlp"
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-    layers: str = "step"  # "all", "step", "after first", "range": see families._sparse_layers
+    layers: str = "step"  # "all", "step", "after first", "range", "listed": see families._sparse_layers
     dense_first: int = 0  # default of first_k_dense_replace
     score: str = "SOFTMAX"
     renormalise: str = "norm_topk_prob"  # config field; empty: always
@@ -45,6 +45,7 @@ class Moe:
     correction_shape: tuple[int, ...] = ()  # what stands before [experts]
     bias: str = "SCORE"  # what the correction is added to
     normal: str = "SUM"  # how weights are renormalised, where they are
+    power: bool = False  # the field says by which norm (1, 2), or null
     jitter: str = ""  # config field: the sparse mixer's distance
     sum_min: str = ""  # config field: the least sum they are divided by
     groups: bool = False  # n_group and topk_group
@@ -52,6 +53,7 @@ class Moe:
     groups_when: str = ""  # the value of topk_method without which they say nothing
     group_score: str = "TOP_TWO"
     weight_on: str = "OUTPUT"
+    by_logit: bool = False  # the choice, though weights are of the score
     # tensors that hold all experts (or gate and up of the shared one): gate and up rows together, then down
     fused: tuple[str, str] = ("", "")
     fused_shared: tuple[str, str] = ("", "")
@@ -61,6 +63,8 @@ class Moe:
 class Family:
     """One model_type."""
 
+    spelling: Mapping[str, str] = field(default_factory=dict)  # config field -> its usual name: see config_file.Config
+    prefix: str = "model.layers."  # of the tensors of layers; the number follows
     theta: int = 10000
     kv_heads: int = 0  # what an absent num_key_value_heads means; 0: heads
     head_dim: int = 0  # what an absent head_dim means; 0: hidden_size / heads
@@ -95,9 +99,13 @@ class Family:
     ffn_biases: str = ""  # letters of the parts of the experts, or of a dense FFN, with a bias: g, u, d
     ffn_bias_field: str = ""  # config field that switches them (default: no); empty: always
     norm: str = ""  # of colibri_norm; empty: RMS
+    norm_eps: str = ""  # of a family whose config does not say it
     head_bias_field: str = ""  # config field that gives the head a bias
     post_norms: tuple[str, ...] = ()  # ATTENTION, FFN
     qk_norm_after: str = ""  # HEAD, L2: q/k norm after the rotation
+    by_turns: bool = False  # layers that rotate and see their stretch, and layers that do neither
+    dense_ff: tuple[str, int | None] = ("intermediate_size", None)  # config field and default of dense layers' width
+    fused_qkv: str = ""  # the tensor with the rows of q, then k, then v, below the layer
     multipliers: bool = False  # embedding, residual, attention and logits
     drafts: bool = False  # checkpoints may hold layers that guess further tokens
     moe: Moe | None = None
@@ -105,6 +113,17 @@ class Family:
         default_factory=dict
     )  # fields that must have this value if they are there
     ignored: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A model of several parts, of which one is a family's (its tensors are called as if it stood alone:
+    safetensors_reader); the others are left out."""
+
+    family: str
+    field: str  # of config.json, with the family's own config
+    others: Mapping[str, str]  # prefix of the tensors of another part -> what it is
+    ignored: frozenset[str]
 
 
 _DEEPSEEK_ROUTER: dict[str, Any] = {
@@ -315,7 +334,7 @@ FAMILIES = {
         moe=Moe(**{**_DEEPSEEK_EXPERTS, "layers": "named", "dense_first": 1}),
     ),
     "glm_moe_dsa": Family(
-        **_LATENT_ATTENTION,
+        **{**_LATENT_ATTENTION, "ignored": _LATENT_ATTENTION["ignored"] | {"index_share_for_mtp_iteration"}},
         q_latent=2048,
         index_heads=32,
         index_interleaved=True,
@@ -430,6 +449,89 @@ FAMILIES["phimoe"] = Family(
         jitter="router_jitter_noise",
     ),
 )
+FAMILIES["llama4_text"] = Family(
+    **_QKVO,
+    theta=500000,
+    kv_heads=8,
+    head_dim=128,
+    interleaved=True,
+    by_turns=True,
+    dense_ff=("intermediate_size_mlp", 16384),
+    names={
+        "GATE": "feed_forward.gate_proj.weight",
+        "UP": "feed_forward.up_proj.weight",
+        "DOWN": "feed_forward.down_proj.weight",
+    },
+    fixed={"for_llm_compressor": False},
+    ignored=frozenset({"router_jitter_noise"}),
+    moe=Moe(
+        experts=("num_local_experts", "num_experts"),
+        ff="intermediate_size",
+        layers="listed",
+        block="feed_forward",
+        layout="columns",
+        router="router.weight",
+        score="SIGMOID",
+        by_logit=True,
+        renormalise="",
+        normal="NONE",
+        weight_on="INPUT",
+        shared="intermediate_size",
+        shared_block="shared_expert",
+    ),
+)
+FAMILIES["dbrx"] = Family(
+    spelling={
+        "d_model": "hidden_size",
+        "n_heads": "num_attention_heads",
+        "n_layers": "num_hidden_layers",
+        "max_seq_len": "max_position_embeddings",
+        "attn_config.kv_n_heads": "num_key_value_heads",
+        "attn_config.clip_qkv": "clip_qkv",
+        "attn_config.rope_theta": "rope_theta",
+        "ffn_config.ffn_act_fn.name": "hidden_act",
+        "ffn_config.ffn_hidden_size": "moe_intermediate_size",
+        "ffn_config.moe_num_experts": "num_experts",
+        "ffn_config.moe_top_k": "num_experts_per_tok",
+        "ffn_config.moe_normalize_expert_weights": "norm_topk_prob",
+    },
+    prefix="transformer.blocks.",
+    kv_heads=1,
+    clip_field="clip_qkv",
+    norm="LAYER",
+    norm_eps="1e-5",
+    fused_qkv="norm_attn_norm.attn.Wqkv.weight",
+    names={
+        "EMBED": "transformer.wte.weight",
+        "FINAL_NORM": "transformer.norm_f.weight",
+        "ATTENTION_NORM": "norm_attn_norm.norm_1.weight",
+        "FFN_NORM": "norm_attn_norm.norm_2.weight",
+        "O": "norm_attn_norm.attn.out_proj.weight",
+    },
+    fixed={"tie_word_embeddings": False},
+    ignored=frozenset(
+        """
+        auto_map emb_pdrop resid_pdrop attn_config.attn_pdrop ffn_config.hidden_size ffn_config.moe_jitter_eps
+        ffn_config.moe_loss_weight
+        """.split()
+    ),
+    moe=Moe(
+        experts=("num_experts",),
+        layers="all",
+        block="ffn",
+        layout="stacks",
+        router="router.layer.weight",
+        power=True,
+    ),
+)
+WRAPPERS = {
+    "llama4": Wrapper(
+        "llama4_text",
+        "text_config",
+        {"vision_model.": "the vision model", "multi_modal_projector.": "the vision model's projector"},
+        frozenset("boi_token_index eoi_token_index image_token_index vision_config".split()),
+    ),
+}
 # Without effect on the logits.
 IGNORED = frozenset(
     """
@@ -468,9 +570,9 @@ _OF_THE_MODEL = {
 _GATED = ("gate_proj", "up_proj", "down_proj")
 
 
-def layer_prefix(layer: int) -> str:
+def layer_prefix(family: Family, layer: int) -> str:
     """What stands before every tensor name of a layer."""
-    return f"model.layers.{layer}."
+    return f"{family.prefix}{layer}."
 
 
 def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
@@ -479,7 +581,7 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
     if tensor.layer == EVERY_LAYER:
         return family.names.get(role, _OF_THE_MODEL[role])
     if role in family.names:
-        return layer_prefix(tensor.layer) + family.names[role]
+        return layer_prefix(family, tensor.layer) + family.names[role]
     moe = family.moe or Moe()
     fixed = {
         "ATTENTION_NORM": "input_layernorm.weight",
@@ -518,20 +620,26 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
             "": ("mlp", _GATED),
         }[kind]
         name = f"{block}.{parts[which]}.weight"
-    return layer_prefix(tensor.layer) + name
+    return layer_prefix(family, tensor.layer) + name
 
 
 def source_place(
-    family: Family, tensor: Tensor, expert: int, experts: int, present: Container[str]
+    family: Family, tensor: Tensor, layer: Layer | None, expert: int, present: Container[str]
 ) -> Place:
-    """Where a matrix or vector lies. experts: of its layer; present: the names of the checkpoint."""
+    """Where a matrix or vector lies. layer: what it is of, if it is a layer's; present: the names of the checkpoint."""
+    experts = (layer.experts if layer and layer.moe else None) or 1
     moe, (kind, _, part) = family.moe or Moe(), tensor.role.rpartition("_")
-    prefix = layer_prefix(tensor.layer)
+    prefix = layer_prefix(family, tensor.layer)
     shape: tuple[int, ...] = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
     if tensor.role == "ROUTER_BIAS":
         shape = (*moe.correction_shape, *shape)
     if moe.layout and (tensor.expert or tensor.role.startswith("FFN_") and part == "BIAS"):
         return LAYOUTS[moe.layout](tensor, expert, experts, prefix, present)
+    if family.fused_qkv and layer and tensor.role in ("Q", "K", "V"):
+        q, k = layer.need("heads") * layer.need("head_dim"), layer.need("kv_heads") * layer.need("head_dim")
+        first = {"Q": 0, "K": q, "V": q + k}[tensor.role]
+        columns = tensor.columns
+        return Place(prefix + family.fused_qkv, (q + 2 * k, columns), first * columns, columns)
     fused = {"EXPERT": moe.fused, "SHARED": moe.fused_shared}.get(kind, ("", ""))
     if not fused[0] or part not in ("GATE", "UP", "DOWN"):
         return whole(source_name(family, tensor, expert), shape)
@@ -559,4 +667,23 @@ def _oss(tensor: Tensor, expert: int, experts: int, prefix: str, present: Contai
     return Place(name, (experts, tensor.columns, wide), expert * tensor.columns * wide + start, turn, wide)
 
 
-LAYOUTS = {"oss": _oss}
+def _columns(tensor: Tensor, expert: int, experts: int, prefix: str, present: Container[str]) -> Place:
+    """gate_up_proj [E, H, 2 I] and down_proj [E, I, H]: all gate columns, then all up columns."""
+    down, rows, columns = tensor.role.endswith("DOWN"), tensor.rows, tensor.columns
+    wide = rows if down else 2 * rows
+    start = expert * columns * wide + (rows if tensor.role.endswith("UP") else 0)
+    name = prefix + "feed_forward.experts." + ("down_proj" if down else "gate_up_proj")
+    return Place(name, (experts, columns, wide), start, 1, wide)
+
+
+def _stacks(tensor: Tensor, expert: int, experts: int, prefix: str, present: Container[str]) -> Place:
+    """w1 (gate), v1 (up) and w2 (down, turned) [E I, H]: the experts' rows one below the other."""
+    down = tensor.role.endswith("DOWN")
+    inner, hidden = (tensor.columns, tensor.rows) if down else (tensor.rows, tensor.columns)
+    part = "w2" if down else "v1" if tensor.role.endswith("UP") else "w1"
+    turn = (1, hidden) if down else (hidden, 1)
+    name = f"{prefix}ffn.experts.mlp.{part}"
+    return Place(name, (experts * inner, hidden), expert * inner * hidden, *turn)
+
+
+LAYOUTS = {"oss": _oss, "columns": _columns, "stacks": _stacks}

@@ -59,10 +59,10 @@ def expected_name(family: Family, role: str) -> str:
     """The pattern that a family's table gives to a role, empty if it has none."""
     if role == "CORRECTION":
         found = family.moe.correction if family.moe else ""
-        return f"model.layers.{{L}}.{family.moe.block}.{found}" if family.moe and found else ""
+        return f"{family.prefix}{{L}}.{family.moe.block}.{found}" if family.moe and found else ""
     stacks = getattr(family.moe, "fused", ("", ""))
     if role == "EXPERT_GATE_UP" or (role == "EXPERT_DOWN" and stacks[0]):
-        return f"model.layers.{{L}}.{stacks[role == 'EXPERT_DOWN']}" if stacks[0] else ""
+        return f"{family.prefix}{{L}}.{stacks[role == 'EXPERT_DOWN']}" if stacks[0] else ""
     layer = EVERY_LAYER if role.removesuffix("_BIAS") in ("EMBED", "HEAD", "FINAL_NORM") else LAYER
     name = source_name(family, Tensor(role, layer, 1, 1), EXPERT)
     return name.replace(str(LAYER), "{L}").replace(str(EXPERT), "{E}")
@@ -142,7 +142,7 @@ def _biases(placed: Mapping[str, Pattern]) -> str:
 
 def _own_names(match: Match, row: Row) -> dict[str, str]:
     """Names that the row has to give itself: what is the model's, and what lies below the table's layer."""
-    roles, layer = values("colibri_role"), layer_prefix(LAYER).replace(str(LAYER), "{L}")
+    roles, layer = values("colibri_role"), layer_prefix(Family(), LAYER).replace(str(LAYER), "{L}")
     own = {}
     for role, name, _ in other_names(match, row.value()):
         if role in roles and "{E}" not in name and (name.startswith(layer) or "{L}" not in name):

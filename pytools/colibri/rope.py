@@ -120,14 +120,14 @@ class Scaling:
     def _llama3(self, plain: list[Decimal]) -> list[Decimal]:
         factor, original = self._factor(), self._original()
         low, high = self._positive("low_freq_factor"), self._positive("high_freq_factor")
-        if high <= low:
-            raise ConvertError(f"{self._subject}: high_freq_factor {high} is not above low_freq_factor {low}")
+        if high < low:  # equal ones leave nothing between them
+            raise ConvertError(f"{self._subject}: high_freq_factor {high} is below low_freq_factor {low}")
         out = []
         for f in plain:
             turns = original * f / (2 * PI)  # turns made over the original context
             if turns < low:
                 out.append(f / factor)
-            elif turns > high:
+            elif turns > high or high == low:
                 out.append(f)
             else:
                 smooth = (turns - low) / (high - low)

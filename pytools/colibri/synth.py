@@ -69,6 +69,8 @@ class Spec:
     qk_after: str = ""  # "head", "l2": q/k norm after the rotation
     sinks: bool = False
     chunk: int = 0
+    query_floor: int = 0
+    query_step: float = 0.0
     activation: str = "silu"
     swiglu_limit: float | None = None
     ffn_biases: str = ""  # any of g, u, d
@@ -185,6 +187,8 @@ class Spec:
             post_norms=sum({"a": c.POST_NORM_ATTENTION, "f": c.POST_NORM_FFN}[x] for x in self.post_norms) or None,
             sinks=int(self.sinks) or None,
             chunk=self.chunk or None,
+            query_floor=self.query_floor or None,
+            query_step=self.query_step if self.query_floor else None,
             residual_multiplier=self.residual_multiplier,
         )
         if not self.experts or number in self.dense_layers:
@@ -368,6 +372,23 @@ SPECS = {
         dense_layers=(1,),
         tied=True,
         head_bias=True,
+    ),
+    "turns": Spec(
+        layers=3,
+        rope_layers=(0, 2),
+        interleaved=True,
+        qk_after="l2",
+        chunk=7,
+        query_floor=4,
+        query_step=0.5,
+        experts=4,
+        top_k=1,
+        dense_layers=(0,),
+        score="sigmoid",
+        by_logit=True,
+        renormalise=False,
+        weight_on="input",
+        shared_ff=24,
     ),
     "gelu": Spec(activation="gelu_erf", post_norms="a", chunk=20, ff=33, hidden=50),
     # small enough to flip every bit of it: at most 24 KiB in q8 and q4

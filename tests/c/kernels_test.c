@@ -29,6 +29,13 @@ void test_sqrt_softplus(const float *x, float *y, uint32_t n)
     }
 }
 
+void test_ln_whole(const uint32_t *n, float *y, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        y[i] = colibri_ln_whole(n[i]);
+    }
+}
+
 void test_round_even(const float *x, float *y, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {

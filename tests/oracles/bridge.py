@@ -70,7 +70,8 @@ def _attention(layer: Layer, model: Model) -> Attention | LatentAttention:
         layer.heads, layer.kv_heads, layer.head_dim, F(layer.score_scale), rope, bool(biases & c.BIAS_Q),
         bool(biases & c.BIAS_K), bool(biases & c.BIAS_V), bool(biases & c.BIAS_O),
         layer.qk_norm in (c.QK_NORM_HEAD, c.QK_NORM_WIDTH), layer.window or 0, layer.qk_norm == c.QK_NORM_WIDTH,
-        _f32(layer.clip_qkv), after.get(layer.qk_norm, ""), layer.chunk or 0, bool(layer.sinks))
+        _f32(layer.clip_qkv), after.get(layer.qk_norm, ""), layer.chunk or 0, bool(layer.sinks),
+        layer.query_floor or 0, F(layer.query_step or 0))
 
 
 def _ffn(layer: Layer) -> DenseFfn | MoeFfn:

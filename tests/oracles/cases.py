@@ -18,6 +18,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+VISION = {"model_type": "llama4_vision_model", "hidden_size": 16, "num_hidden_layers": 1}
 YARN = {"factor": 4.0, "beta_fast": 4.0, "beta_slow": 0.5, "original_max_position_embeddings": 32}
 
 PROMPT = 32  # teacher-forced positions
@@ -57,6 +58,7 @@ class Shape:
     index_heads: int = 0  # sparse latent attention
     index_dim: int = 0
     index_layers: tuple[int, ...] | None = None  # layers with index heads, None: all
+    wrapped: str = ""  # the model_type around it; then there are tensors of another part too
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Case:
 
     @property
     def family(self) -> str:
-        """model_type in config.json."""
-        return str(self.config["model_type"])
+        """model_type in config.json, of its text model where there are several."""
+        return str(self.config.get("text_config", self.config)["model_type"])
 
 
 _CLASSES = {
@@ -94,6 +96,9 @@ _CLASSES = {
     "granitemoe": "GraniteMoeForCausalLM",
     "granitemoeshared": "GraniteMoeSharedForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
+    "dbrx": "DbrxForCausalLM",
+    "llama4": "Llama4ForConditionalGeneration",
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
     "kolibri1": "Kolibri1ForCausalLM",
     "phimoe": "PhimoeForCausalLM",
@@ -117,11 +122,21 @@ _MOE_KEYS = {
     "granitemoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "granitemoeshared": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "gpt_oss": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
+    "llama4_text": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "hunyuan_v1_moe": ("num_experts", "moe_topk", "intermediate_size"),
+    "dbrx": ("moe_num_experts", "moe_top_k", "ffn_hidden_size"),
     "kolibri1": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "phimoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     **{name: ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
        for name in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa")},
+}
+# What dbrx calls the model's own fields, and which ones stand in an object of their own.
+_DBRX = {"hidden_size": "d_model", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers",
+         "max_position_embeddings": "max_seq_len"}
+_DBRX_PARTS = {
+    "attn_config": ("clip_qkv", "kv_n_heads", "rope_theta"),
+    "ffn_config": ("ffn_act_fn", "ffn_hidden_size", "moe_num_experts", "moe_top_k", "moe_normalize_expert_weights",
+                   "moe_jitter_eps", "moe_loss_weight"),
 }
 _TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -164,7 +179,27 @@ class _Table:
         config.update(own)
         for key in absent:
             del config[key]
+        if family == "dbrx":
+            config = _dbrx(config)
+        if shape.wrapped:
+            kept = {"architectures": [_CLASSES[shape.wrapped]], "torch_dtype": config.pop("torch_dtype")}
+            del config["architectures"]
+            config = {**kept, "model_type": shape.wrapped, "text_config": config, "tie_word_embeddings": False,
+                      "vision_config": VISION, "image_token_index": 9, "boi_token_index": 7, "eoi_token_index": 8}
         self.cases[name] = Case(name, what, config, shape, seed, dtype)
+
+
+def _dbrx(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields as dbrx has them."""
+    config = {_DBRX.get(name, name): value for name, value in config.items()}
+    config["kv_n_heads"] = config.pop("num_key_value_heads")
+    config["ffn_act_fn"] = {"name": config.pop("hidden_act")}
+    for name in ("intermediate_size", "rms_norm_eps", "head_dim"):
+        del config[name]
+    for part, names in _DBRX_PARTS.items():
+        inside = {name: config.pop(name) for name in names if name in config}
+        config[part] = {"model_type": "", **inside}
+    return {**config, "rope_parameters": {"rope_type": "default", "rope_theta": config["attn_config"]["rope_theta"]}}
 
 
 def _table() -> dict[str, Case]:
@@ -403,6 +438,25 @@ def _latent(table: _Table) -> None:
 
 def _frontier(table: _Table) -> None:
     base = Shape(experts=8, top_k=3, expert_ff=56)
+    table.add("llama4_turns", "llama4_text",
+              "weights on the input, layers by turns: rotated in stretches, or whole with growing queries",
+              Shape(experts=6, top_k=2, expert_ff=56, shared_ff=56, layers=4, dense_layers=(0, 2), ff=88, head_dim=24),
+              seed=3, rope_theta=1000.0, intermediate_size_mlp=88, interleave_moe_layer_step=2, attention_chunk_size=11,
+              no_rope_layers=[1, 0, 1, 0], floor_scale=3, attn_scale=0.3, use_qk_norm=True)
+    table.add("llama4_wrapped", "llama4_text",
+              "the text part of a model that also sees: one expert a token in every layer, llama3 rope, no q/k norm",
+              Shape(experts=5, top_k=1, expert_ff=40, shared_ff=40, layers=4, bias="qkvo", wrapped="llama4"), seed=14,
+              attention_bias=True, attention_chunk_size=9, use_qk_norm=False, attn_temperature_tuning=True,
+              floor_scale=5, attn_scale=0.5, intermediate_size_mlp=72, for_llm_compressor=False,
+              router_jitter_noise=0.0, rope_theta=300.0, rope_scaling={**LLAMA3, "high_freq_factor": 1.0})
+    table.add("dbrx_clip", "dbrx",
+              "LayerNorm without bias, q, k and v in one tensor and clamped, stacked experts, weights by their sum",
+              Shape(experts=6, top_k=3, expert_ff=56), seed=3, clip_qkv=0.9, rope_theta=300.0, moe_loss_weight=0.05,
+              moe_normalize_expert_weights=1.0, moe_jitter_eps=None)
+    table.add("dbrx_root", "dbrx",
+              "weights by the root of their squares, one KV head, another clamp, gelu, bfloat16 on disk",
+              Shape(hidden=72, heads=3, kv_heads=1, head_dim=24, experts=5, top_k=2, expert_ff=40, layers=2), seed=3,
+              dtype="BF16", clip_qkv=1.5, rope_theta=100.0, moe_normalize_expert_weights=2.0, hidden_act="gelu")
     table.add("gpt_oss_sinks", "gpt_oss",
               "sinks, windows in turn, clamped gates with one more, biases everywhere, fused and transposed experts",
               replace(base, head_dim=20, bias="qkvo", expert_ff=48, layers=4), seed=5, sliding_window=9,

@@ -16,6 +16,7 @@ from oracles import draw, tensorfile
 from oracles.cases import CASES, PROMPT, Case, Shape
 
 _EXPERT_PARTS = dict.fromkeys(("mixtral", "minimax_m2", "phimoe"), ("w1", "w3", "w2"))
+_BLOCKS = {"llama4_text": "feed_forward"}
 _SPARSE_BLOCK = ("mixtral", "minimax_m2", "phimoe", "granitemoe", "granitemoeshared")
 _QK_NORMS = {"hunyuan_v1_moe": {"q": "query_layernorm", "k": "key_layernorm"}}
 _ROUTERS = {"hunyuan_v1_moe": "gate.wg"}
@@ -96,6 +97,11 @@ def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[in
     if family == "gpt_oss":
         return _oss(prefix, shape)
     parts = _EXPERT_PARTS.get(family, _DEFAULT_PARTS)
+    if family == "llama4_text":
+        return [(f"{prefix}.router.weight", (shape.experts, shape.hidden)),
+                (f"{prefix}.experts.gate_up_proj", (shape.experts, shape.hidden, 2 * shape.expert_ff)),
+                (f"{prefix}.experts.down_proj", (shape.experts, shape.expert_ff, shape.hidden)),
+                *_ffn(f"{prefix}.shared_expert", _DEFAULT_PARTS, shape.hidden, shape.shared_ff)]
     for expert in range(shape.experts):
         tensors += _ffn(f"{prefix}.experts.{expert}", parts, shape.hidden, shape.expert_ff)
     if shape.shared_ff:
@@ -120,9 +126,27 @@ def _fused_experts(prefix: str, shape: Shape) -> list[tuple[str, tuple[int, ...]
     return tensors
 
 
+def _dbrx(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
+    """A whole dbrx: its names are its own throughout."""
+    stack = (shape.experts * shape.expert_ff, shape.hidden)
+    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    listed: list[tuple[str, tuple[int, ...]]] = [("transformer.wte.weight", (shape.vocab, shape.hidden))]
+    for layer in range(shape.layers):
+        block = f"transformer.blocks.{layer}"
+        listed += [(f"{block}.norm_attn_norm.norm_1.weight", (shape.hidden,)),
+                   (f"{block}.norm_attn_norm.attn.Wqkv.weight", (wide + 2 * narrow, shape.hidden)),
+                   (f"{block}.norm_attn_norm.attn.out_proj.weight", (shape.hidden, wide)),
+                   (f"{block}.norm_attn_norm.norm_2.weight", (shape.hidden,)),
+                   (f"{block}.ffn.router.layer.weight", (shape.experts, shape.hidden)),
+                   *((f"{block}.ffn.experts.mlp.{part}", stack) for part in ("w1", "v1", "w2"))]
+    return [*listed, ("transformer.norm_f.weight", (shape.hidden,)), ("lm_head.weight", (shape.vocab, shape.hidden))]
+
+
 def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
     """Names and shapes of all tensors of a case, as its family names them on disk."""
     shape, family = case.shape, case.family
+    if family == "dbrx":
+        return _dbrx(shape)
     listed: list[tuple[str, tuple[int, ...]]] = [("model.embed_tokens.weight", (shape.vocab, shape.hidden))]
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
@@ -133,10 +157,10 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
             listed.append((f"{at}.sinks", (shape.heads,)))
         listed.append((f"{prefix}.post_attention_layernorm.weight", (shape.hidden,)))
         if shape.experts and layer not in shape.dense_layers:
-            block = "block_sparse_moe" if family in _SPARSE_BLOCK else "mlp"
+            block = "block_sparse_moe" if family in _SPARSE_BLOCK else _BLOCKS.get(family, "mlp")
             listed += _experts(f"{prefix}.{block}", family, shape)
         else:
-            dense = _ffn(f"{prefix}.mlp", _DEFAULT_PARTS, shape.hidden, shape.ff)
+            dense = _ffn(f"{prefix}.{_BLOCKS.get(family, 'mlp')}", _DEFAULT_PARTS, shape.hidden, shape.ff)
             listed += dense
             if shape.ffn_bias:
                 listed += [(name.removesuffix("weight") + "bias", rows[:1]) for name, rows in dense]
@@ -151,6 +175,11 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
         listed.append(("lm_head.bias", (shape.vocab,)))
     if not shape.tied:
         listed.append(("lm_head.weight", (shape.vocab, shape.hidden)))
+    if shape.wrapped:
+        listed = [("language_model." + name, size) for name, size in listed]
+        listed += [("vision_model.patch_embedding.linear.weight", (16, 12)),
+                   ("vision_model.layernorm_post.weight", (16,)),
+                   ("multi_modal_projector.linear_1.weight", (shape.hidden, 16))]
     return listed
 
 
@@ -167,10 +196,13 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return drawn
     if name.endswith(("gate_up_proj", "down_proj")):  # transposed experts
         return drawn * np.float32((2.0 if "down" in name else 1.0) * shape[1] ** -0.5)
+    if name.endswith(".mlp.w2"):  # used turned
+        return drawn * np.float32(2.0 * case.shape.expert_ff ** -0.5)
     if len(shape) == 1:
         return np.float32(1.0) + drawn * np.float32(0.25)
     scale = shape[-1] ** -0.5
-    if name == "model.embed_tokens.weight":
+    name = name.removeprefix("language_model.")
+    if name in ("model.embed_tokens.weight", "transformer.wte.weight"):
         scale = 0.25 if case.shape.tied else 1.0
     elif (name == "lm_head.weight" or any(part in name for part in (".q_proj", ".k_proj", ".q_b_proj"))
           or name.endswith(_ROUTER_ENDS)):

@@ -21,7 +21,7 @@ from oracles.cases import GREEDY, PROMPT
 NUMBERS = frozenset(
     """
     HEADS KV_HEADS HEAD_DIM ROPE SCORE_SCALE NORM_EPS FF EXPERTS TOP_K EXPERT_RUN ROUTER_EPS BIASES ROUTER_TOP_GROUPS
-    LATENT NOPE_DIM ROPE_DIM V_DIM
+    QUERY_STEP LATENT NOPE_DIM ROPE_DIM V_DIM
     """.split()
 )
 WORDS = {
@@ -38,7 +38,12 @@ WORDS = {
     "ROUTER_GROUP_SCORE: MAX": "a group's best", "ROUTER_GROUP_SCORE: TOP_TWO": "a group's best two",
     "ROUTER_GROUP_SCORE: EACH": "as many of every group", "ROUTER_BY_TOKEN": "routing by token",
     "ROUTER_WEIGHT_ON: INPUT": "weights on the input", "ROUTER_SUM_MIN": "a least sum of weights",
-    "ROUTER_CHOICE: BY_LOGIT": "choice by the logit",
+    "ROUTER_CHOICE: LOGIT": "choice by the logit",
+    "QUERY_FLOOR": "queries that grow with the position", "CHUNK": "stretches of positions",
+    "QK_NORM: HEAD_AFTER_ROPE": "q/k norm per head after the rotation",
+    "QK_NORM: L2_AFTER_ROPE": "q/k norm without weights after the rotation",
+    "ACTIVATION: GELU_ERF": "GELU", "ACTIVATION: GELU_TANH": "GELU by tanh",
+    "NORM: LAYER": "LayerNorm", "NORM: LAYER_BIAS": "LayerNorm with bias",
     "ROUTER_SCALE": "weights scaled", "SHARED_FF": "shared expert", "SHARED_GATE": "gated shared expert",
     "WINDOW": "windows", "RESIDUAL_MULTIPLIER": "residual multiplier", "CLIP_QKV": "q, k and v clamped",
 }  # fmt: skip

@@ -54,6 +54,8 @@ class Attention:
     after_rope: str = ""  # "head" or "l2": q/k norm per head after the rotation
     chunk: int = 0
     sinks: bool = False
+    query_floor: int = 0  # 0: queries do not grow with the position
+    query_step: np.float32 = F(0)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from .matrix import Activation, Matrix
 from .quant import require_finite
 from .rope import rope_fractions
 from .router import route
-from .vecmath import cos_sin, gated, layer_norm, rmsnorm, rotate, sigmoid
+from .vecmath import cos_sin, gated, layer_norm, ln_whole, rmsnorm, rotate, sigmoid
 
 __all__ = ["Attention", "Cache", "DenseFfn", "Description", "Kinds", "LayerDesc", "Matrix", "Model", "MoeFfn",
            "Rope", "rope_fractions"]
@@ -225,6 +225,9 @@ class Model:
             ones = np.ones(a.head_dim, dtype=F)
             q = rmsnorm(q, self.vectors.get(f"{at}.q_norm", ones), self.desc.eps)
             k = rmsnorm(k, self.vectors.get(f"{at}.k_norm", ones), self.desc.eps)
+        if a.query_floor:
+            steps = 1 + (np.arange(first, first + rows) + 1) // a.query_floor
+            q = q * (F(1) + F(a.query_step) * ln_whole(steps))[:, None, None]
         cache.append(k=k, v=v)
         out = attend(q, cache, first, a.score_scale, a.window, a.chunk, self.vectors.get(f"{at}.sinks"))
         return self._product(f"{at}.o", Activation(out))

@@ -78,6 +78,20 @@ def sigmoid(g: F32) -> F32:
     return F(1) / (F(1) + exp(-g))
 
 
+def ln_whole(n: ArrayLike) -> F32:
+    """The natural logarithm of whole numbers from 1 on."""
+    mantissa, exponent = np.frexp(np.asarray(n, dtype=F))
+    low = mantissa <= F(1.41421354) / F(2)
+    f = np.where(low, mantissa * F(2), mantissa).astype(F)
+    e = np.where(low, exponent - 1, exponent).astype(F)
+    t = (f - F(1)) / (f + F(1))
+    q = t * t
+    p = np.full(t.shape, F(1) / F(9), dtype=F)
+    for odd in (7, 5, 3):
+        p = p * q + F(1) / F(odd)
+    return e * F(0.693147182) + t * (F(2) * (p * q + F(1)))
+
+
 def sqrt_softplus(x: F32) -> F32:
     """The root of ln(1 + e^x)."""
     x = np.asarray(x, dtype=F)
