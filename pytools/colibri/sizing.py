@@ -14,6 +14,7 @@ from .blobfile import aligned_bytes
 from .blobwriter import blank_tables
 from .config_file import Config
 from .convert import ConvertOptions
+from .description import EVERY_LAYER
 from .engine import Info, Limits, Model, Plan
 from .errors import ConvertError
 from .families import describe
