@@ -340,6 +340,10 @@ COLIBRI_API uint32_t colibri_length(const colibri_session *session, uint32_t seq
 COLIBRI_API uint32_t colibri_routing(const colibri_session *session, uint32_t layer, uint32_t index,
                                      uint32_t *experts, float *weights, uint32_t capacity);
 
+/* Of the same row and layer: the widest distance of logits that the integer router made a weight of, in units of
+ * 2^-16 (NUMERICS section 7: beyond the layer's span all count the same); 0 of a float router. */
+COLIBRI_API uint32_t colibri_router_spread(const colibri_session *session, uint32_t layer, uint32_t index);
+
 COLIBRI_API int32_t colibri_rewind(colibri_session *session, uint32_t sequence, uint32_t length);
 COLIBRI_API int32_t colibri_reset(colibri_session *session, uint32_t sequence);
 

@@ -29,6 +29,9 @@ EVERY = Spec(vocab=13, hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=
              router_bias="logit", by_logit=True, groups=2, top_groups=1, weight_on="input", shared_ff=16,
              shared_gate=True, biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0,
              query_floor=3, query_step=0.3, residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25)
+# what the integer router goes together with
+FIXED = replace(SPECS["tiny"], experts=4, top_k=2, groups=2, top_groups=2, router_bias="logit", router_span=8, score="logit",
+                renormalise="softmax", router_scale=1.5)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +122,7 @@ FREE = {
     "LAYERS.ROUTER_RENORMALISE.value", "LAYERS.ROUTER_SCORE.value", "LAYERS.ROUTER_SCALE.value",
     "LAYERS.ROUTER_EPS.value", "LAYERS.ROUTER_BIAS.value", "LAYERS.ROUTER_TOP_GROUPS.value",
     "LAYERS.ROUTER_WEIGHT_ON.value", "LAYERS.ROUTER_CHOICE.value", "LAYERS.ROUTER_SUM_MIN.value",
-    "LAYERS.ROUTER_JITTER.value",
+    "LAYERS.ROUTER_JITTER.value", "LAYERS.ROUTER_SPAN.value",
     "LAYERS.RESIDUAL_MULTIPLIER.value", "LAYERS.WINDOW.value", "LAYERS.CLIP_QKV.value",
     "LAYERS.QUERY_FLOOR.value", "LAYERS.QUERY_STEP.value",
     "MODEL.EMBED_MULTIPLIER.value", "MODEL.LOGIT_MULTIPLIER.value",
@@ -128,14 +131,14 @@ FREE = {
 }
 
 
-@pytest.mark.parametrize("spec", ("tiny", pytest.param("every", marks=pytest.mark.slow)))
+@pytest.mark.parametrize("spec", ("tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in ("every", "fixed"))))
 def test_flipped_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanitized, spec: str, tiny: Path,
                                                                 tmp_path: Path) -> None:
     """Every bit of header and tables; what open accepts must plan and run, in place and streamed."""
     path = tiny
-    if spec == "every":
+    if spec != "tiny":
         path = tmp_path / "blob.colibri"
-        write_random_blob(path, EVERY, 3, KINDS)
+        write_random_blob(path, EVERY if spec == "every" else FIXED, 3, KINDS)
     blob = Edited(path)
     lines = sanitized.run("flip", path, "sealed")
     counts = dict(lines)
@@ -150,7 +153,7 @@ def test_flipped_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanit
 
 
 @pytest.mark.parametrize("spec", ("tiny", "mixed", "window", "shared", "uneven", "groups", "each_group", "by_token",
-                                  "drafts", "latent-drafts"))
+                                  "drafts", "latent-drafts", "fixed"))
 def test_corrupted_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanitized, spec: str,
                                                                   tmp_path: Path) -> None:
     """Several words of the tables at once: random, limits of integers, small steps, words from elsewhere."""
@@ -394,10 +397,11 @@ def test_content_that_breaks_its_contract_is_found_although_all_sums_are_right(t
 # ---- a session under the sanitizers ----
 
 
-@pytest.mark.parametrize("spec", ("tiny", "window", "mixed", "groups", "by_token", "drafts",
-                                  *(pytest.param(name, marks=pytest.mark.slow)
-                                                               for name in ("shared", "uneven", "sigmoid", "wide",
-                                                                            "on_input", "softplus", "choice"))))
+@pytest.mark.parametrize("spec", (
+    "tiny", "window", "mixed", "groups", "by_token", "drafts",
+    *(pytest.param(name, marks=pytest.mark.slow)
+      for name in ("shared", "uneven", "sigmoid", "wide", "on_input", "softplus", "choice")),
+))
 def test_a_monkey_finds_nothing(sanitized: Sanitized, spec: str, tmp_path: Path) -> None:
     """Random feeds, budgets, rewinds, resets and a bad host: the same logits as a plain session, no report."""
     path = tmp_path / "blob.colibri"

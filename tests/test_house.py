@@ -119,9 +119,10 @@ def test_a_skip_fails_under_ci_unless_the_processor_is_the_reason(how: str, in_c
     (tmp_path / "test_it.py").write_text(
         f"import pytest\ndef test_one(): pass\ndef test_two(): pytest.skip({reason!r})\n", "utf-8")
     record = tmp_path / "record"
+    without = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", how, "-p", "no:cacheprovider", tmp_path], cwd=tmp_path,
                           capture_output=True, text=True, check=False, timeout=120,
-                          env=os.environ | {"CI": in_ci, "COLIBRI_NOT_TESTED": str(record)})
+                          env=without | {"CI": in_ci, "COLIBRI_NOT_TESTED": str(record)})
     assert done.returncode == code, done.stdout
     assert record.read_text(encoding="utf-8") == reason + "\n"
     assert f"not tested: {reason}" in done.stdout

@@ -372,6 +372,18 @@ LIES: dict[str, tuple[str, dict[str, int], str]] = {
     "groups that each give, and some do not stay": ("each_group", {"ROUTER_TOP_GROUPS": 3}, "COUNT"),
     "a token's choice beside a sparse mixer": ("by_token", {"ROUTER_SCORE": 5}, "KEY"),
     "a token's choice that is neither yes nor no": ("by_token", {"ROUTER_BY_TOKEN": 2}, "VALUE"),
+    "a span that is no power of two": ("fixed", {"ROUTER_SPAN": 12}, "VALUE"),
+    "a span of nothing": ("fixed", {"ROUTER_SPAN": 0}, "VALUE"),
+    "a span beyond the tables": ("fixed", {"ROUTER_SPAN": 32}, "VALUE"),
+    "an integer router of roots": ("fixed_plain", {"ROUTER_RENORMALISE": 3}, "KEY"),
+    "an integer router of softplus": ("fixed_sigmoid", {"ROUTER_SCORE": 3}, "KEY"),
+    "an integer router of logits": ("fixed_sigmoid", {"ROUTER_SCORE": 4}, "KEY"),
+    "an integer router with sums of two": ("fixed_plain", {"ROUTER_GROUP_SCORE": 2}, "KEY"),
+    "an integer router of groups that each give": ("fixed_plain", {"ROUTER_GROUP_SCORE": 3}, "KEY"),
+    "an integer router with a bias on scores": ("fixed_chosen", {"ROUTER_BIAS": 1}, "KEY"),
+    "an integer router with a bias of the choice": ("fixed_chosen", {"ROUTER_BIAS": 2}, "KEY"),
+    "an integer router with an eps that counts": ("fixed", {"ROUTER_EPS": 0x33000000}, "KEY"),
+    "an integer router with an eps below zero": ("fixed", {"ROUTER_EPS": 0xB3000000}, "KEY"),
     "a weight on neither side": ("on_input", {"ROUTER_WEIGHT_ON": 2}, "VALUE"),
 }
 

@@ -263,6 +263,15 @@ uint32_t colibri_routing(const colibri_session *s, uint32_t layer_index, uint32_
     return count;
 }
 
+uint32_t colibri_router_spread(const colibri_session *s, uint32_t layer_index, uint32_t index)
+{
+    if (colibri_ready(s) < 0 || s->state != COLIBRI_STATE_IDLE || layer_index >= s->view.layers ||
+        index >= s->row_count || !colibri_layer_at(s, layer_index)->d.router_span) {
+        return 0;
+    }
+    return colibri_pool_words(s, colibri_layer_at(s, layer_index)->spread)[index];
+}
+
 /* A window's ring forgets: of the furthest position reached, the planned rewind and no more can be taken back, in one
  * step or in many, or the next row would see what was overwritten. */
 int32_t colibri_rewind(colibri_session *s, uint32_t sequence, uint32_t length)

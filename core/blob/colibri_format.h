@@ -56,7 +56,7 @@ enum colibri_section_type {
     COLIBRI_SECTION_CHAT_TEMPLATE = 10,     /* data: UTF-8, Jinja */
     COLIBRI_SECTION_GENERATION = 11,        /* data: colibri_record with keys of colibri_generation_key */
     COLIBRI_SECTION_PROVENANCE = 12,        /* data: UTF-8 JSON: source, revision, options, tool version */
-    COLIBRI_SECTION_ROUTER_TABLES = 13,     /* reserved: look-up tables of the integer router */
+    COLIBRI_SECTION_ROUTER_TABLES = 13,     /* reserved */
     COLIBRI_SECTION_TOKEN_ROUTES = 14,      /* reserved: routing by token id */
     COLIBRI_SECTION_EXPERT_MAPS = 15,       /* reserved: physical to logical experts */
     COLIBRI_SECTION_DRAFT = 16              /* reserved: draft (MTP) layers */
@@ -158,6 +158,8 @@ enum colibri_layer_key {
     /* queries that grow with the position: q * (1 + step * ln(1 + (position + 1) / floor)), whole quotients */
     COLIBRI_LAYER_QUERY_FLOOR = 44,         /* u32 positions, absent = queries as they are */
     COLIBRI_LAYER_QUERY_STEP = 45,          /* f32 */
+    COLIBRI_LAYER_ROUTER_SPAN = 46,         /* u32 1, 2, 4, 8 or 16: the integer router, and the widest distance of
+                                               two logits that it tells apart; absent = float router */
     /* what few models have */
     COLIBRI_LAYER_FFN_BIASES = 50,          /* u32 bits of colibri_ffn_bias: routed experts, or the dense FFN */
     COLIBRI_LAYER_NORM = 51,                /* u32 colibri_norm before attention and FFN, absent = RMS */

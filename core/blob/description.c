@@ -131,6 +131,8 @@ static int32_t colibri_read_router(const colibri_view *view, uint32_t i, colibri
         return colibri_record_u32(view, s, i, 0, COLIBRI_CHOICE_BY_LOGIT, &d->router_choice, detail);
     case COLIBRI_LAYER_ROUTER_BY_TOKEN: return colibri_record_u32(view, s, i, 0, 1, &d->router_by_token, detail);
     case COLIBRI_LAYER_ROUTER_SUM_MIN: return colibri_record_f32(view, s, i, &d->router_sum_min, detail);
+    case COLIBRI_LAYER_ROUTER_SPAN:
+        return colibri_record_u32(view, s, i, 1, COLIBRI_SPAN_LIMIT, &d->router_span, detail);
     default: return colibri_record_f32(view, s, i, &d->router_jitter, detail);
     }
 }
@@ -139,7 +141,7 @@ static int colibri_router_key(uint32_t key)
 {
     return (key >= COLIBRI_LAYER_ROUTER_SCORE && key <= COLIBRI_LAYER_ROUTER_WEIGHT_ON) ||
            (key >= COLIBRI_LAYER_ROUTER_GROUP_SCORE && key <= COLIBRI_LAYER_ROUTER_CHOICE) ||
-           key == COLIBRI_LAYER_ROUTER_BY_TOKEN;
+           key == COLIBRI_LAYER_ROUTER_BY_TOKEN || key == COLIBRI_LAYER_ROUTER_SPAN;
 }
 
 /* Switches that few models have. */
@@ -212,6 +214,24 @@ static int32_t colibri_check_keys(const colibri_view *view, uint32_t layer, cons
     return COLIBRI_OK;
 }
 
+/* Where the integer router is defined: weights that are ratios of exponentials, a choice that the logits decide. */
+static int32_t colibri_check_span(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                  colibri_detail *detail)
+{
+    int ratio = d->router_score == COLIBRI_ROUTER_LOGIT
+                    ? d->renormalise == COLIBRI_RENORMALISE_SOFTMAX
+                    : d->router_score <= COLIBRI_ROUTER_SIGMOID && d->renormalise <= COLIBRI_RENORMALISE_SUM;
+    int by_logit = (d->router_bias == COLIBRI_ROUTER_BIAS_NONE || d->router_bias == COLIBRI_ROUTER_BIAS_LOGIT) &&
+                   d->group_score <= COLIBRI_GROUP_MAX && !d->router_by_token;
+    if (d->router_span & (d->router_span - 1u)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, COLIBRI_SPAN_LIMIT, d->router_span);
+    }
+    if (!ratio || !by_logit || !(d->router_eps >= 0.0f && d->router_eps <= 1e-9f) || d->router_sum_min > 0.0f) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, COLIBRI_LAYER_ROUTER_SPAN);
+    }
+    return COLIBRI_OK;
+}
+
 /* The router's switches that depend on each other. */
 static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                     colibri_detail *detail)
@@ -239,6 +259,10 @@ static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, co
     }
     if (!groups != !d->router_top_groups || !groups != !d->group_score) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, groups, d->router_top_groups);
+    }
+    int32_t status = d->router_span ? colibri_check_span(view, layer, d, detail) : COLIBRI_OK;
+    if (status < 0) {
+        return status;
     }
     if (!groups) {
         return COLIBRI_OK;
@@ -273,7 +297,8 @@ static int32_t colibri_check_not_latent(const colibri_view *view, uint32_t layer
     uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
     const uint32_t values[][2] = {{d->qk_norm, COLIBRI_LAYER_QK_NORM}, {d->biases & ~biases, COLIBRI_LAYER_BIASES},
                                   {d->sinks, COLIBRI_LAYER_SINKS}, {d->has_clip, COLIBRI_LAYER_CLIP_QKV},
-                                  {d->chunk, COLIBRI_LAYER_CHUNK}, {d->query_floor, COLIBRI_LAYER_QUERY_FLOOR}};
+                                  {d->chunk, COLIBRI_LAYER_CHUNK},
+                                  {d->query_floor, COLIBRI_LAYER_QUERY_FLOOR}};
     for (uint32_t i = 0; i < 6u; i++) {
         if (values[i][0]) {
             return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, values[i][1]);
@@ -394,13 +419,13 @@ static int32_t colibri_check_extra(const colibri_view *view, uint32_t layer, con
     if (d->ffn_biases && widest > COLIBRI_VALUE_LIMIT) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT, widest);
     }
-    if (d->draft != (uint32_t)(layer >= view->layers)) {
-        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, d->draft ? 0u : COLIBRI_LAYER_DRAFT,
-                                   d->draft ? COLIBRI_LAYER_DRAFT : 0u);
-    }
     if (!d->query_floor != !d->has_query_step) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, COLIBRI_LAYER_QUERY_FLOOR,
                                    d->query_floor);
+    }
+    if (d->draft != (uint32_t)(layer >= view->layers)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, d->draft ? 0u : COLIBRI_LAYER_DRAFT,
+                                   d->draft ? COLIBRI_LAYER_DRAFT : 0u);
     }
     if (d->chunk && d->window) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->window, d->chunk);
@@ -512,6 +537,7 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
         out->router_groups = 0;
         out->router_choice = 0;
         out->router_by_token = 0;
+        out->router_span = 0;
     }
     if (status >= 0 && !out->has_latent_eps) {
         out->latent_eps = out->eps;

@@ -8,7 +8,7 @@
 #include "base/tiles.h"
 #include "blob/colibri_format.h"
 
-enum { COLIBRI_ROLE_ROOM = 96, COLIBRI_TABLE_ROOM = 17, COLIBRI_GROUP_LIMIT = 64 };
+enum { COLIBRI_ROLE_ROOM = 96, COLIBRI_TABLE_ROOM = 17, COLIBRI_GROUP_LIMIT = 64, COLIBRI_SPAN_LIMIT = 16 };
 
 /* one known section */
 typedef struct colibri_table {
@@ -65,9 +65,10 @@ typedef struct colibri_description {
     uint32_t group_score;
     uint32_t router_weight_on;
     uint32_t router_choice;
-    uint32_t router_by_token;
     uint32_t query_floor;                       /* 0 = none */
     uint32_t has_query_step;
+    uint32_t router_by_token;
+    uint32_t router_span;                       /* 0 = float router */
     uint32_t shared_ff;                         /* 0 = none */
     uint32_t shared_gate;
     uint32_t has_residual_multiplier;
@@ -100,8 +101,9 @@ typedef struct colibri_description {
 /* Whether the layer chooses its experts by numbers that are not their scores or logits. */
 static inline int colibri_router_selects(const colibri_description *d)
 {
-    return d->router_bias == COLIBRI_ROUTER_BIAS_SCORE || d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE ||
-           d->router_groups != 0u || d->router_choice != 0u;
+    return d->router_span == 0u &&
+           (d->router_bias == COLIBRI_ROUTER_BIAS_SCORE || d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE ||
+            d->router_groups != 0u || d->router_choice != 0u);
 }
 
 /* Where a walk over the layers is. Start with all zero. */

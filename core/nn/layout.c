@@ -77,7 +77,7 @@ static void colibri_widen_ffn(const colibri_view *view, const colibri_limits *li
                       1u << colibri_role_kind(view, d, COLIBRI_ROLE_EXPERT_UP);
         w->macs = colibri_most(w->macs, colibri_most(2u * strip * view->hidden, strip * d->top_k * d->ff));
         w->macs = colibri_most(w->macs, (uint64_t)colibri_rows_at_once(limits->batch) * d->experts * view->hidden);
-        w->chosen_rows += d->top_k;
+        w->chosen_rows += d->top_k + (d->router_span != 0u);    /* one more: the row's spread */
         w->expert_run = colibri_most(w->expert_run, d->expert_run);
         w->mixed = 1;
         w->selects |= (uint32_t)colibri_router_selects(d);
@@ -416,6 +416,10 @@ int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail)
         layer->chosen = chosen;
         layer->chosen_weight = chosen + (uint64_t)s->limits.batch * layer->d.top_k * 4u;
         chosen += (uint64_t)s->limits.batch * layer->d.top_k * 8u;
+        if (layer->d.router_span) {
+            layer->spread = chosen;
+            chosen += (uint64_t)s->limits.batch * 8u;
+        }
     }
     for (uint32_t i = 0; i < s->view.model_tensors; i++) {
         const colibri_tensor *t = colibri_tensor_at(&s->view, i);

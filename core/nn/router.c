@@ -1,8 +1,9 @@
 /*
  * router.c: which experts a row goes to and with what weights (NUMERICS section 7). float32 logits by the f32 tile
  * kernel on the unquantized norm output; chosen experts are kept in ascending order, which is the order their outputs
- * are added in. How the best are found is choose.c's.
+ * are added in. How the best are found is choose.c's; the integer router is fixed_router.c's, from the logits' bits on.
  */
+#include "nn/fixed_router.h"
 #include "nn/session.h"
 
 /* Logits to scores, in place. */
@@ -135,6 +136,28 @@ static int colibri_route_by_token(const colibri_session *s, const colibri_layer 
     return 0;
 }
 
+/* The same by integers: logits to Q16.16 in their place, experts and weights by fixed_router.c. The weights' way back
+ * to float32 is exact but for the scale. */
+static int colibri_route_fixed(colibri_session *s, const colibri_layer *layer, uint32_t row, const float *z)
+{
+    const colibri_description *d = &layer->d;
+    uint32_t *chosen = colibri_pool_words(s, layer->chosen) + (uint64_t)row * d->top_k;
+    float *weight = colibri_pool_floats(s, layer->chosen_weight) + (uint64_t)row * d->top_k;
+    uint32_t *part = (uint32_t *)(void *)weight;
+    int32_t *logit = (int32_t *)(void *)(uintptr_t)z;
+    uint32_t experts = d->experts;                  /* by itself, or what is stored could change it */
+    int bad = 0;
+    for (uint32_t e = 0; e < experts; e++) {
+        logit[e] = colibri_fixed_logit(colibri_bits(z[e]));
+    }
+    colibri_pool_words(s, layer->spread)[row] = colibri_fixed_route(d, logit, chosen, part);
+    for (uint32_t i = 0; i < d->top_k; i++) {
+        weight[i] = (float)(int32_t)part[i] * (1.0f / 65536.0f) * d->router_scale;
+        bad |= colibri_magnitude(weight[i]) >= COLIBRI_INFINITY_BITS;
+    }
+    return bad;
+}
+
 /* From a row's logits to its experts and weights; 1 if something is not finite. */
 static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t row, float *z)
 {
@@ -142,6 +165,9 @@ static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uin
     uint32_t *chosen = colibri_pool_words(s, layer->chosen) + (uint64_t)row * d->top_k;
     float *weight = colibri_pool_floats(s, layer->chosen_weight) + (uint64_t)row * d->top_k;
     float sum = 1.0f;
+    if (d->router_span) {
+        return colibri_route_fixed(s, layer, row, z);
+    }
     if (d->router_by_token) {
         colibri_router_scores(s->kernel, d->router_score, z, d->experts);
         if (colibri_route_by_token(s, layer, row, chosen)) {

@@ -36,6 +36,7 @@ typedef struct colibri_layer {
     uint64_t k_tile_bytes, v_tile_bytes;
     uint64_t chosen;                            /* pool: uint32 [batch][top_k] experts, ascending */
     uint64_t chosen_weight;                     /* pool: float32 [batch][top_k] */
+    uint64_t spread;                            /* pool: uint32 [batch], of the integer router; else 0 */
     uint32_t kv_tiles;                          /* tiles of 16 positions per KV head */
     uint32_t reserved2;
 } colibri_layer;

@@ -7,6 +7,7 @@ number of threads, or on interruptions.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from .seal import seal
 from .strips import PackedSource, WeightSource, pack_strip, strips_of
 from .tables import Sum, tables
 from .unfinished import Unfinished, Work, said_plainly
+
+# May change numbers of the description when the weights are in place, in the file named.
+Settle = Callable[[Path, Model], None]
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def write_blob(
     overwrite: bool = False,
     about: dict[str, Any] | None = None,
     work: Work | None = None,
+    settle: Settle | None = None,
 ) -> Written:
     """Write a blob; `output` appears only when it is complete.
 
@@ -110,15 +115,23 @@ def write_blob(
     if identity := _finished(output, head):
         return Written(output, identity, layout.file_bytes, layout)
     check_target(output, overwrite)
-    return fill_and_seal(output, layout, head, lambda strip: pack_strip(source, strip, work.profile), work)
+    return fill_and_seal(output, layout, head, lambda strip: pack_strip(source, strip, work.profile), work, settle)
 
 
-def fill_and_seal(output: Path, layout: Layout, head: Any, make: Any, work: Work) -> Written:
-    """All strips from `make`, then the sums."""
+def fill_and_seal(
+    output: Path, layout: Layout, head: Any, make: Any, work: Work, settle: Settle | None = None
+) -> Written:
+    """All strips from `make`, then the sums, then what only the weights can tell."""
     with Unfinished(output, head, (0, layout.file_bytes), strips_of(layout), work) as part:
         part.fill(make)
         with work.profile("sums"), said_plainly(output):
-            image = seal(part.handle, layout, work.threads, lambda d, t: work.progress(d, t, "sums"))
+            write = seal(part.handle, layout, work.threads, lambda d, t: work.progress(d, t, "sums"))
+            image = write()
+        if settle:
+            with work.profile("calibration"):
+                settle(part.path, layout.model)
+            with said_plainly(output):
+                image = write()
         identity = bytes(ffi().from_buffer("colibri_blob_header *", image).identity).hex()
         part.publish(identity)
     return Written(output, identity, layout.file_bytes, layout)

@@ -5,6 +5,7 @@ The result depends on the checkpoint's content and the options alone: no dates, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from . import latent
+from . import calibrate, latent
 from .blobwriter import Written, check_target, write_blob
 from .description import EVERY_LAYER, Model
 from .errors import ConvertError, UsageError
@@ -50,6 +51,8 @@ class ConvertOptions:
     drafts: bool = True  # False: without layers that guess further tokens (MTP)
     overwrite: bool = False
     source_name: str = ""  # in the provenance; default: the folder's name or the hub's id
+    router: str = "float"  # or "int": the integer router
+    router_text: str = ""  # what its spans are calibrated on; empty: calibrate.TEXT
 
     def kinds(self, tied: bool) -> Kinds:
         """The kind of every group of tensors; a tied head has one kind with the embedding."""
@@ -207,9 +210,17 @@ def _provenance(described: Described, options: ConvertOptions, kinds: Kinds, sou
         "kinds": vars(kinds),
         "tool": f"colibri {version()}",
     }
+    if options.router != "float":
+        document["router"] = options.router
     if source.revision:
         document["revision"] = source.revision
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _router_words(options: ConvertOptions) -> dict[str, str]:
+    if options.router == "float":
+        return {}
+    return {"router": options.router, "text": hashlib.sha256(options.router_text.encode()).hexdigest()}
 
 
 def _about(source: Source, checkpoint: Checkpoint, options: ConvertOptions, kinds: Kinds) -> dict[str, Any]:
@@ -218,7 +229,7 @@ def _about(source: Source, checkpoint: Checkpoint, options: ConvertOptions, kind
         "source": options.source_name or source.name,
         "revision": source.revision,
         "weights": source.content(checkpoint.files),
-        "options": {**vars(kinds), "tokenizer": options.tokenizer, "drafts": options.drafts},
+        "options": {**vars(kinds), "tokenizer": options.tokenizer, "drafts": options.drafts, **_router_words(options)},
         "experts": [list(row) for row in options.expert_map],
         "tool": f"colibri {version()}",
     }
@@ -246,6 +257,9 @@ def _prepared(
     with source if isinstance(source, Source) else Folder(source) as files:
         config = files.document("config.json")
         described = describe(config, files.subject("config.json"))
+        if options.router == "int":
+            integer = calibrate.integer_routers(described.model, files.subject("config.json"))
+            described = replace(described, model=integer)
         kinds = options.kinds(described.model.tied)
         checkpoint = Checkpoint(files, work.profile)
         described = described.with_drafts(options.drafts, checkpoint.entries)
@@ -284,7 +298,15 @@ def convert(
     with _prepared(source, options, work, patch_description) as made:
         about = {**made.about, "times of the files": made.stamp}
         written = write_blob(
-            output, made.described.model, made.kinds, made.weights, made.texts, options.overwrite, about, work
+            output,
+            made.described.model,
+            made.kinds,
+            made.weights,
+            made.texts,
+            options.overwrite,
+            about,
+            work,
+            _settle(options, work),
         )
     return _result(written, made)
 
@@ -311,9 +333,27 @@ def join(source: Source | Path, output: Path, options: ConvertOptions, work: Wor
     """Put the parts of a conversion together; the source says what they must be."""
     with _prepared(source, options, work) as made:
         written = join_parts(
-            Path(output), made.described.model, made.kinds, made.texts, options.overwrite, made.about, work
+            Path(output),
+            made.described.model,
+            made.kinds,
+            made.texts,
+            options.overwrite,
+            made.about,
+            work,
+            _settle(options, work),
         )
     return _result(written, made)
+
+
+def _settle(options: ConvertOptions, work: Work) -> Callable[[Path, Model], None] | None:
+    """The spans of the integer router come from the finished weights."""
+    if options.router != "int":
+        return None
+
+    def settle(path: Path, model: Model) -> None:
+        work.note(calibrate.calibrate(path, model, options.router_text))
+
+    return settle
 
 
 def _result(written: Written, made: _Prepared) -> ConvertResult:

@@ -63,6 +63,7 @@ class Layer:
     router_choice: int | None = None
     query_floor: int | None = None
     query_step: float | None = None
+    router_span: int | None = None  # the integer router
     swiglu_limit: float | None = None
     ffn_biases: int | None = None
     norm: int | None = None
@@ -124,6 +125,8 @@ class Model:
         return [*self.layers, *self.drafts]
 
 
+# A record for each layer even where all agree: calibration sets them in a file that is laid out already.
+_OWN = frozenset({"ROUTER_SPAN"})
 # What may be left unread without changing an answer; everything else must be understood.
 _MAY_SKIP = {("colibri_model_key", "TRAINED_CONTEXT")}
 
@@ -170,8 +173,10 @@ def layer_records(layers: list[Layer]) -> list[dict[str, int]]:
         pairs = ((key, getattr(layer, key.lower())) for key in key_types("colibri_layer_key"))
         made = [record("colibri_layer_key", key, value, number) for key, value in pairs if value is not None]
         rows.append({r["key"]: r for r in made})
-    common = []
+    common, own = [], {values("colibri_layer_key")[key] for key in _OWN}
     for key, first in sorted(rows[0].items()):
+        if key in own:
+            continue
         everywhere = [row[key]["value"] for row in rows if key in row]
         if len(everywhere) == len(rows) and len(set(everywhere)) == 1:
             common.append({**first, "layer": EVERY_LAYER})

@@ -317,6 +317,10 @@ class Session:
         count = self._lib.colibri_routing(self.c, layer, index, experts, weights, room)
         return [(experts[i], weights[i]) for i in range(count)]
 
+    def router_spread(self, layer: int, index: int) -> float:
+        """The widest distance of logits that an integer router made a weight of, for a row of the last feed."""
+        return int(self._lib.colibri_router_spread(self.c, layer, index)) / 65536
+
     def sample(
         self,
         sampling: Sampling,

@@ -49,14 +49,20 @@ class Described:
     model: Model
     float8_blocks: tuple[int, int] | None = None  # rows and columns that share a scale
     drafts: int = 0  # layers behind the last that guess further tokens: model.drafts, or left out
-    slots: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # of experts on disk, if not in order
     others: Mapping[str, str] = field(default_factory=dict)  # prefix of another part's tensors -> what it is
+    slots: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # of experts on disk, if not in order
 
     def draft(self, name: str) -> bool:
         """Whether a tensor is of a layer that guesses further tokens."""
         layer = re.match(re.escape(self.family.prefix) + r"(\d+)\.", name)
         last = len(self.model.layers)
         return layer is not None and last <= int(layer[1]) < last + self.drafts
+
+    def left_out(self, name: str) -> str:
+        """What a tensor belongs to that is no part of the description; empty: nothing."""
+        if self.draft(name) and not self.model.drafts:
+            return "a layer that guesses further tokens"
+        return next((what for other, what in self.others.items() if name.startswith(other)), "")
 
     def with_drafts(self, wanted: bool, present: Iterable[str]) -> Described:
         """With its drafts only if they are wanted and there: many a checkpoint was saved again without them."""
@@ -88,11 +94,6 @@ class Described:
     def _outer(self, role: str) -> str:
         used = "EMBED" if self.model.tied else role
         return self.tensor_name(Tensor(used, EVERY_LAYER, self.model.vocab, self.model.hidden))
-    def left_out(self, name: str) -> str:
-        """What a tensor belongs to that is no part of the description; empty: nothing."""
-        if self.draft(name) and not self.model.drafts:
-            return "a layer that guesses further tokens"
-        return next((what for other, what in self.others.items() if name.startswith(other)), "")
 
     def place(self, tensor: Tensor, expert: int = 0, present: Container[str] = ()) -> Place:
         """Where a matrix or vector lies in a checkpoint that has these names."""
@@ -216,13 +217,6 @@ def _model(config: Config, family: Family) -> Model:
     return model
 
 
-def _draft(model: Model) -> Layer:
-    """A draft layer is one more like the last; it chooses its positions itself, if any layer does."""
-    own = next((layer for layer in reversed(model.layers) if layer.index_heads), None)
-    index = {name: getattr(own, name) for name in ("index_heads", "index_dim", "index_rope")} if own else {}
-    return replace(model.layers[-1], draft=1, **index)
-
-
 def _turns(config: Config, layers: list[Layer]) -> None:
     """Layers that rotate and see their own stretch of positions, and layers that do neither: their queries grow."""
     c, count = constants(), len(layers)
@@ -248,6 +242,13 @@ def _turns(config: Config, layers: list[Layer]) -> None:
             layer.rope = None
             if tuned:
                 layer.query_floor, layer.query_step = floor, nearest_f32(step)
+
+
+def _draft(model: Model) -> Layer:
+    """A draft layer is one more like the last; it chooses its positions itself, if any layer does."""
+    own = next((layer for layer in reversed(model.layers) if layer.index_heads), None)
+    index = {name: getattr(own, name) for name in ("index_heads", "index_dim", "index_rope")} if own else {}
+    return replace(model.layers[-1], draft=1, **index)
 
 
 def _extras(config: Config, family: Family, layer: Layer) -> None:

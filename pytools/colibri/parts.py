@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from .blobwriter import Written, check_target, fill_and_seal, head_of
+from .blobwriter import Settle, Written, check_target, fill_and_seal, head_of
 from .description import Model
 from .errors import InputError
 from .format import Kinds, Layout
@@ -152,6 +152,7 @@ def join_parts(
     overwrite: bool,
     about: dict[str, Any],
     work: Work,
+    settle: Settle | None = None,
 ) -> Written:
     """Put all parts together; they stay where they are."""
     if not output.parent.is_dir():
@@ -166,7 +167,7 @@ def join_parts(
             own = share_of(strips, share, len(paths))
             parts[-1].own(own)
             where.update(dict.fromkeys((strip.number for strip in own), parts[-1]))
-        return fill_and_seal(output, layout, head, lambda strip: where[strip.number].strip(strip), work)
+        return fill_and_seal(output, layout, head, lambda strip: where[strip.number].strip(strip), work, settle)
     finally:
         for part in parts:
             part.file.close()

@@ -1,6 +1,6 @@
 """Where the time of a conversion goes: seconds per stage, added up over all threads.
 
-"texts" is the tokenizer with its Unicode tables, made once before the weights.
+"texts" is the tokenizer with its Unicode tables, made once before the weights; "calibration", where there is one, comes after them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Profile:
         finally:
             passed = time.perf_counter() - start
             with self._lock:
-                self.seconds[stage] += passed
+                self.seconds[stage] = self.seconds.get(stage, 0.0) + passed
 
     def count(self, source_bytes: int) -> None:
         """Bytes of the checkpoint that are done."""

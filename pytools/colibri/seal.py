@@ -35,8 +35,11 @@ def read_all(handle: int, offset: int, size: int) -> bytes:
     return data
 
 
-def seal(handle: int, layout: Layout, threads: int, report: Callable[[int, int], None]) -> bytes:
-    """Write texts and tables into a blob of complete weights; returns the tables."""
+def seal(
+    handle: int, layout: Layout, threads: int, report: Callable[[int, int], None]
+) -> Callable[[], bytes]:
+    """Write texts into a blob of complete weights and sum up everything. Returns what writes the tables and returns
+    them: again after a change of the description that moves nothing."""
     for section in layout.sections:
         if section.type in layout.texts:
             write_all(handle, layout.texts[section.type], section.offset)
@@ -55,9 +58,14 @@ def seal(handle: int, layout: Layout, threads: int, report: Callable[[int, int],
         section.crc, section.digest = one.crc, one.half()
     of_tensors = sums[len(sections) : len(sections) + len(resident)]
     by_tensor = {(t.layer, t.role): one for t, one in zip(resident, of_tensors, strict=True)}
-    image = tables(layout, by_tensor, sums[len(sections) + len(resident) :])
-    write_all(handle, image, 0)
-    return image
+    of_experts = sums[len(sections) + len(resident) :]
+
+    def write() -> bytes:
+        image = tables(layout, by_tensor, of_experts)
+        write_all(handle, image, 0)
+        return image
+
+    return write
 
 
 def _sum(handle: int, offset: int, size: int) -> Sum:

@@ -144,7 +144,7 @@ def _add_drafts(made: Sized, layout: Layout, document: dict[str, Any]) -> None:
     count = len(layout.model.layers)
     if layout.model.drafts:
         own = [run for run in layout.runs if run.layer >= count]
-        made.draft_layers, made.draft_experts = len(layout.model.drafts), max((run.experts for run in own), default=0)
+        made.draft_layers, made.draft_experts = len(layout.model.drafts), sum(run.experts for run in own)
         made.draft_bytes = sum(run.experts * run.bytes for run in own) + sum(
             tensor.bytes for tensor in layout.tensors if count <= tensor.layer < EVERY_LAYER and not tensor.expert
         )

@@ -60,6 +60,7 @@ class Spec:
     top_groups: int = 0
     group_score: str = "max"
     weight_on: str = "output"
+    router_span: int = 0  # of the integer router
     shared_ff: int = 0
     shared_gate: bool = False
     biases: str = ""  # any of q, k, v, o
@@ -212,6 +213,7 @@ class Spec:
             router_group_score=getattr(c, "GROUP_" + self.group_score.upper()) if self.groups else None,
             router_weight_on=c.ROUTER_ON_INPUT if self.weight_on == "input" else None,
             router_by_token=int(number in self.token_layers) or None,
+            router_span=self.router_span or None,
             shared_ff=self.shared_ff or None,
             shared_gate=int(self.shared_gate) if self.shared_ff else None,
         )
@@ -310,6 +312,17 @@ SPECS = {
     "on_input": Spec(experts=5, top_k=2, score="sigmoid", renormalise=False, weight_on="input", by_logit=True,
                      shared_ff=20),
     "mixer": Spec(experts=8, top_k=2, score="sparse_mixer", renormalise=False, router_jitter=0.3),
+    "fixed": Spec(layers=3, experts=9, top_k=3, router_span=4, router_scale=1.5, router_eps=1e-20, dense_layers=(1,)),
+    "fixed_plain": Spec(
+        experts=24, top_k=5, groups=6, top_groups=3, renormalise=False, router_scale=16.0, router_span=8, shared_ff=20
+    ),
+    "fixed_chosen": Spec(
+        experts=40, top_k=6, score="logit", renormalise="softmax", router_bias="logit", router_span=1
+    ),
+    "fixed_sigmoid": Spec(experts=6, top_k=3, score="sigmoid", router_span=16, router_eps=1e-20),
+    "fixed_input": Spec(
+        experts=5, top_k=2, score="sigmoid", renormalise=False, weight_on="input", by_logit=True, router_span=2
+    ),
     "latent": Spec(
         heads=3,
         latent=48,

@@ -1,7 +1,7 @@
 /*
  * runner_float.h: the floating-point control register of a host that is set up against us: flush-to-zero on
  * and rounding toward zero. The core must compute the same bits and hand the register back as it was.
- * On WebAssembly there is no such register.
+ * On WebAssembly there is no such register, nor in soft float.
  */
 #ifndef COLIBRI_RUNNER_FLOAT_H
 #define COLIBRI_RUNNER_FLOAT_H
@@ -37,7 +37,7 @@ static inline void runner_control_set(uint64_t value)
     __asm__ volatile("msr fpcr, %0" : : "r"(value));
 }
 
-#elif defined(__riscv)
+#elif defined(__riscv) && defined(__riscv_flen)
 
 #define RUNNER_HOSTILE_CONTROL 1u               /* frm: toward zero; RISC-V never flushes */
 static inline uint64_t runner_control_get(void)

@@ -93,7 +93,7 @@ def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
         _named("colibri_group_score", layer.router_group_score, "max"),
         "input" if layer.router_weight_on == c.ROUTER_ON_INPUT else "output", F(layer.router_sum_min or 0),
         F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, bool(layer.router_by_token),
-        **own)
+        layer.router_span or 0, **own)
 
 
 def _posts(layer: Layer) -> tuple[str, ...]:

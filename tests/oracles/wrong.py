@@ -274,6 +274,7 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("ROUTER_SUM_MIN", "mixtral_mha", "1.5", experts(router_sum_min=1.5)),
         ("ROUTER_CHOICE", "glm_groups", "by logit", experts(router_bias=None, router_choice=c.CHOICE_BY_LOGIT)),
         ("ROUTER_WEIGHT_ON", "mixtral_mha", "the input", experts(router_weight_on=c.ROUTER_ON_INPUT)),
+        ("ROUTER_SPAN", "mixtral_mha", "logits told apart up to 1", experts(router_span=1)),
         ("SHARED_FF", "granite_shared", "no shared expert", experts(shared_ff=None, shared_gate=None)),
         ("ROUTER_SCORE", "granite_shared", "sigmoid", experts(router_score=c.ROUTER_SIGMOID)),
         ("SHARED_FF", "qwen2_moe_plain", "no shared expert", experts(shared_ff=None, shared_gate=None)),
@@ -381,6 +382,9 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("TOP_K", "mixtral_all", "more than there are experts", experts(top_k=5)),
         ("ROUTER_BIAS", "mixtral_mha", "a bias that is not there", experts(router_bias=c.ROUTER_BIAS_SCORE)),
         ("ROUTER_GROUPS", "dots_groups", "no divisor", experts(router_groups=5)),
+        ("ROUTER_SPAN", "mixtral_mha", "no power of two", experts(router_span=12)),
+        ("ROUTER_SPAN", "mixtral_mha", "beyond the tables", experts(router_span=32)),
+        ("ROUTER_SPAN", "minimax_bias", "with a bias on the score", experts(router_span=8)),
         ("ROUTER_TOP_GROUPS", "dots_groups", "too few for the experts chosen", experts(router_top_groups=1)),
         ("ROUTER_GROUP_SCORE", "glm_groups", "as many of each, and one group stays", experts(
             router_group_score=c.GROUP_EACH)),

@@ -118,6 +118,7 @@ class MoeFfn:
     jitter: np.float32 = F(0)
     by_logit: bool = False  # the choice
     by_token: bool = False  # the experts of a row are those of its token in a table
+    span: int = 0  # of the integer router, 0: float router
     activation: str = "silu"
     limit: np.float32 | None = None
     biases: tuple[str, ...] = ()  # of every routed expert: "gate", "up", "down"

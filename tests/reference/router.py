@@ -4,8 +4,11 @@ Readings taken where the page is open:
  1. A softmax without bias and groups chooses by the logits; every other router by its scores, plus the bias if there
     is one, or by the logits plus the bias.
  2. Numbers of the choice or weights that are not finite are the not-finite error.
+ 3. The integer router's sums and quotients are those of whole numbers, however long.
 """
 from __future__ import annotations
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +78,45 @@ def divided(ffn: MoeFfn, w: F32, chosen: NDArray[np.bool_]) -> F32:
     return w / t[:, None]
 
 
+def fixed_exp(span: int, distance: int) -> int:
+    """65536 times the exponential of a distance below the best, in units of 2^-16."""
+    shift = span.bit_length() + 1
+    step = min((distance + (1 << (shift - 1))) >> shift, 16383)
+    coarse = round(65536 * math.exp(-(step >> 8) * span / 64))
+    fine = round(65536 * math.exp(-(step & 255) * span / 16384))
+    return (coarse * fine + 32768) >> 16
+
+
+def fixed_ratio(part: int, whole: int) -> int:
+    """A quotient in units of 2^-16, to the nearest."""
+    return (part * 65536 + whole // 2) // whole
+
+
+def fixed_row(ffn: MoeFfn, z: list[int], at: list[int]) -> list[int]:
+    """The weights of one row's chosen experts, in units of 2^-16, out of its logits in the same."""
+    most = max(z[e] for e in at)
+    if ffn.score == "sigmoid":
+        shift = -min(most, 0) if ffn.renormalise else 0
+        made = [fixed_ratio(fixed_exp(ffn.span, -min(z[e], 0) - shift), 65536 + fixed_exp(ffn.span, abs(z[e])))
+                for e in at]
+        return [fixed_ratio(one, sum(made)) for one in made] if ffn.renormalise else made
+    whole = sum(fixed_exp(ffn.span, most - z[e]) for e in (at if ffn.renormalise else range(ffn.experts)))
+    return [fixed_ratio(fixed_exp(ffn.span, most - z[e]), whole) for e in at]
+
+
+def fixed_route(ffn: MoeFfn, logits: F32) -> F32:
+    """The integer router: float32 only before the first and after the last of its numbers."""
+    z = np.clip(np.rint(logits.astype(np.float64) * 65536), -(2**31), 2**31 - 1).astype(np.int64)
+    value = z.astype(np.float64)
+    if ffn.groups:
+        value = np.where(kept(ffn, value), value, -np.inf)
+    out = np.full(z.shape, np.nan, dtype=F)
+    for row, chosen in enumerate(best(value, ffn.top_k)):
+        at = np.flatnonzero(chosen).tolist()
+        out[row, at] = np.array(fixed_row(ffn, z[row].tolist(), at), dtype=F) * F(2.0**-16) * F(ffn.scale)
+    return out
+
+
 def route(ffn: MoeFfn, logits: F32, bias: F32 | None, at: str, listed: F32 | None = None) -> F32:
     """[n, experts] weights; an expert that was not chosen has NaN, so nobody can use it by mistake.
 
@@ -83,6 +125,8 @@ def route(ffn: MoeFfn, logits: F32, bias: F32 | None, at: str, listed: F32 | Non
     if ffn.bias == "logit":
         logits = logits + bias
     require_finite(logits, at)
+    if ffn.span:
+        return fixed_route(ffn, logits)
     w = scores(ffn, logits)
     plain_softmax = ffn.score == "softmax" and ffn.bias in ("", "logit") and not ffn.groups
     value = logits if ffn.by_logit or ffn.bias == "choice" or plain_softmax else w

@@ -41,6 +41,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     for group in ("embed", "head", "attention", "ffn", "experts"):
         parser.add_argument(f"--{group}", choices=KINDS, help=f"kind of the {group} weights")
+    parser.add_argument(
+        "--router",
+        choices=("float", "int"),
+        default="float",
+        help="int: the experts are chosen and weighed by integers, calibrated on a text when the weights are "
+        "in place (softmax routers, and sigmoid ones without a bias of the choice; default float)",
+    )
+    parser.add_argument(
+        "--router-text", type=Path, metavar="FILE", help="the text to calibrate on (default: one of our own)"
+    )
     parser.add_argument("--no-tokenizer", action="store_true", help="a file that takes token ids only")
     parser.add_argument(
         "--expert-map",
@@ -79,6 +89,13 @@ def share(text: str) -> tuple[int, int]:
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise argparse.ArgumentTypeError(f"expected I/N such as 1/8 .. 8/8, found {text!r}")
     return int(found[1]), int(found[2])
+
+
+def _text(path: Path | None) -> str:
+    try:
+        return path.read_text(encoding="utf-8") if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--router-text {path}: cannot be read as UTF-8 text ({error})") from None
 
 
 def source_of(options: argparse.Namespace) -> Source:
@@ -120,6 +137,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         expert_map=tuple(map(tuple, read_expert_map(options.expert_map))) if options.expert_map else (),
         overwrite=options.overwrite,
         source_name=options.source_name,
+        router=options.router,
+        router_text=_text(options.router_text),
     )
     work = Work(note=output.note)
     if options.threads:
@@ -145,6 +164,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
             "file_bytes": made.written.file_bytes,
             "model_type": made.described.model_type,
             "kinds": vars(made.kinds),
+            "router_spans": [layer.router_span for layer in made.written.layout.model.layers],
             "profile": work.profile.document(),
         }
     )
