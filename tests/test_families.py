@@ -82,8 +82,8 @@ class Held(Reference):
     taken: dict[str, np.ndarray]
     held: dict[str, np.ndarray] | None = None
 
-    def route(self, at: str, ffn: MoeFfn, h: Activation) -> np.ndarray:
-        self.taken[at] = super().route(at, ffn, h)
+    def route(self, at: str, ffn: MoeFfn, h: Activation, ids: np.ndarray | None = None) -> np.ndarray:
+        self.taken[at] = super().route(at, ffn, h, ids)
         return self.taken[at] if self.held is None else self.held[at]
 
 

@@ -215,7 +215,7 @@ def test_the_root_of_softplus_is_close_never_zero_and_never_infinite(kernels: Ke
 
 
 def test_the_logarithm_of_whole_numbers_is_close(kernels: Kernels) -> None:
-    near = [2**e + d for e in range(1, 32) for d in (-1, 0, 1)]
+    near = [2**e + d for e in range(2, 32) for d in (-1, 0, 1)]   # 1 has no ratio
     n = np.concatenate([np.arange(1, 100_001), near, [2**32 - 1], 11585 * 2 ** np.arange(1, 18)]).astype(np.uint32)
     found = kernels.mapped("test_ln_whole", n, np.float32)
     right = np.log(n.astype(np.float64))

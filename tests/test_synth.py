@@ -28,7 +28,7 @@ def problems(path: Path) -> list[Any]:
 
 def blocks(path: Path, spec: synth.Spec, kind: str, seed: int = 1) -> BlobFile:
     """A blob of random blocks."""
-    write_blob(path, spec.model(), Kinds.preset(kind), RandomBlocks(seed, spec.tied), overwrite=True)
+    write_blob(path, spec.model(), Kinds.preset(kind), RandomBlocks(seed, spec.model()), overwrite=True)
     return BlobFile(path)
 
 

@@ -457,7 +457,7 @@ def random_floats(seed: int, name: str, count: int) -> np.ndarray:
     return (quarters - 2 * 65535) / math.sqrt((65536.0**2 - 1) / 3)
 
 
-def _routes(layer: Layer, vocab: int, seed: int, name: str) -> np.ndarray:
+def routes(layer: Layer, vocab: int, seed: int, name: str) -> np.ndarray:
     """Experts of every token, ascending: those of the largest of some random numbers."""
     experts, top_k = layer.need("experts"), layer.need("top_k")
     drawn = random_floats(seed, name, vocab * experts).reshape(vocab, experts)
@@ -471,7 +471,7 @@ def random_weights(model: Model, seed: int) -> dict[str, np.ndarray]:
         for expert in range(tensor.count):
             name = plain_name(tensor, expert)
             if tensor.role == "TOKEN_ROUTES":
-                out[name] = _routes(model.layers[tensor.layer], model.vocab, seed, name)
+                out[name] = routes(model.layers[tensor.layer], model.vocab, seed, name)
                 continue
             drawn = random_floats(seed, name, tensor.rows * tensor.columns)
             if tensor.vector:

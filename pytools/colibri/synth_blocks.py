@@ -16,10 +16,10 @@ import math
 
 import numpy as np
 
-from .description import f32_bits
+from .description import Model, f32_bits
 from .format import Tensor
 from .strips import Strip
-from .synth import plain_name
+from .synth import plain_name, routes
 
 STREAM = 1  # raised when the same seed gives other bytes
 TILE_ROWS, GROUP, LINE = 16, 32, 64
@@ -50,17 +50,19 @@ def deviation(tensor: Tensor, tied: bool) -> float:
 class RandomBlocks:
     """A source of packed strips for the blob writer."""
 
-    def __init__(self, seed: int, tied: bool) -> None:
-        self.seed, self.tied = seed, tied
+    def __init__(self, seed: int, model: Model) -> None:
+        self.seed, self.model = seed, model
 
     def packed(self, strip: Strip) -> bytes | memoryview:
         """See strips.PackedSource."""
         tensor, name = strip.tensor, plain_name(strip.tensor, strip.expert)
+        if tensor.role == "TOKEN_ROUTES":
+            return routes(self.model.layers[tensor.layer], self.model.vocab, self.seed, name).astype("<f4").tobytes()
         if tensor.vector:
             drawn = bell(words(self.seed, name, 0, tensor.columns))
             mean = 1.0 if tensor.role.endswith("NORM") else 0.0
             return (mean + 0.1 * drawn).astype("<f4").tobytes()
-        size = deviation(tensor, self.tied)
+        size = deviation(tensor, self.model.tied)
         tiles, first = -(-strip.count // TILE_ROWS), strip.first // TILE_ROWS
         if tensor.kind in HALF:
             each = strip.bytes // tiles // 8

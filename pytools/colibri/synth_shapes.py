@@ -123,5 +123,5 @@ def write_shape_blob(
         "stream": STREAM,
         "kinds": vars(kinds),
     }
-    source = RandomBlocks(seed, spec.tied)
+    source = RandomBlocks(seed, spec.model())
     return write_blob(path, spec.model(), kinds, source, overwrite=overwrite, about=about, work=work)

@@ -291,7 +291,7 @@ class Model:
             return route(ffn, logits, bias, f"{at}.router", table[ids])
         return route(ffn, logits, bias, f"{at}.router")
 
-    def _moe(self, at: str, ffn: MoeFfn, h: Activation, ids: NDArray[np.int64]) -> F32:
+    def _moe(self, at: str, ffn: MoeFfn, h: Activation, ids: NDArray[np.int64] | None = None) -> F32:
         w = self.route(at, ffn, h, ids)
         y = np.zeros((w.shape[0], self.desc.hidden), dtype=F)
         for e in range(ffn.experts):  # ascending: every row adds its experts in that order
