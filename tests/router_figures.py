@@ -53,8 +53,8 @@ class Pairs:
     mean: float
 
     def __str__(self) -> str:
-        return (f"same experts {100 * self.same / self.choices:.4f} % of {self.choices} choices, weights off by at most "
-                f"{100 * self.relative:.4f} %, on average {100 * self.mean:.5f} %")
+        return (f"same experts {100 * self.same / self.choices:.4f} % of {self.choices} choices, weights off by at "
+                f"most {100 * self.relative:.4f} %, on average {100 * self.mean:.5f} %")
 
 
 @dataclass(frozen=True)

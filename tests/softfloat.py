@@ -155,6 +155,7 @@ def parsed(text: str, per_tick: float) -> list[Routed]:
 BOARDS = {
     "cortex-m3": Board("cortex-m3", "qemu-system-arm", ("-M", "mps2-an385", "-icount", "shift=6"), tuple(CORTEX_M3),
                        ". = 0;\n", 40 / 64),
-    "arm64": Board("arm64", "qemu-system-aarch64", ("-M", "virt", "-cpu", "cortex-a57", "-nic", "none", "-icount", "shift=4"),
-                   tuple(ARM64), ". = 0x40100000;\n", 1.0),
+    "arm64": Board("arm64", "qemu-system-aarch64",
+                   ("-M", "virt", "-cpu", "cortex-a57", "-nic", "none", "-icount", "shift=4"), tuple(ARM64),
+                  ". = 0x40100000;\n", 1.0),
 }

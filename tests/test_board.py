@@ -125,8 +125,8 @@ def test_without_mmu_and_with_alignment_checked_the_answer_is_the_same(bench: Be
 def test_further_cores_run_units_where_they_can_be_had(bench: Bench, machine: str, threads: int, cores: int) -> None:
     """PSCI by hvc at EL1, by smc at EL2; at EL3 there is none, and one core does it all. One host thread for all cores:
     each has its turns, of a tenth of a second, whatever else this machine does."""
-    limits = replace(bench.job.limits, context=256, workers=4)
-    one = replace(bench, job=replace(bench.job, limits=limits, generate=250))
+    limits = replace(bench.job.limits, context=1024, workers=4)
+    one = replace(bench, job=replace(bench.job, limits=limits, generate=1000))
     boot = one.boot(one.packed(), machine=machine, cores=cores, options=("-accel", "tcg,thread=single"))
     assert boot.code == 0, boot.report
     assert boot.result.digest == run_local(None, one.job, one.model, TIME_LIMIT).digest     # type: ignore[arg-type]

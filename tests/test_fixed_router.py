@@ -51,15 +51,16 @@ def logit_of(tmp_path_factory: pytest.TempPathFactory):
     (folder / "many.c").write_text(
         '#include "nn/fixed_router.h"\nvoid many(const uint32_t *in, int32_t *out, uint32_t n)\n'
         "{\n    for (uint32_t i = 0; i < n; i++) {\n        out[i] = colibri_fixed_logit(in[i]);\n    }\n}\n")
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", f"-I{ROOT / 'core'}", folder / "many.c", "-o", folder / "many.so"],
-                   check=True)
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", f"-I{ROOT / 'core'}", folder / "many.c", "-o",
+                    folder / "many.so"], check=True)
     ffi = cffi.FFI()
     ffi.cdef("void many(const uint32_t *in, int32_t *out, uint32_t n);")
     lib = ffi.dlopen(str(folder / "many.so"))
 
     def convert_all(values: np.ndarray) -> np.ndarray:
         out = np.zeros(values.shape, dtype=np.int32)
-        lib.many(ffi.from_buffer("uint32_t[]", np.ascontiguousarray(values)), ffi.from_buffer("int32_t[]", out), len(out))
+        values = np.ascontiguousarray(values)
+        lib.many(ffi.from_buffer("uint32_t[]", values), ffi.from_buffer("int32_t[]", out), len(out))
         return out
 
     return convert_all
@@ -67,7 +68,8 @@ def logit_of(tmp_path_factory: pytest.TempPathFactory):
 
 def test_a_logit_is_rounded_to_even_and_saturated(logit_of) -> None:
     """Every exponent with many mantissas, halves of a unit and their neighbours, both signs."""
-    mantissas = [0, 1, 2, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFE, 0x7FFFFF, *draw.integers(1, "mantissas", 400, 1 << 23)]
+    mantissas = [0, 1, 2, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFE, 0x7FFFFF]
+    mantissas += draw.integers(1, "mantissas", 400, 1 << 23)
     bits = np.array([e << 23 | m for e in range(255) for m in mantissas], dtype=np.uint32)
     halves = ((np.arange(-3000, 3000) + 0.5) / 65536).astype(F)
     near = np.concatenate([np.nextafter(halves, F(9)), halves, np.nextafter(halves, F(-9))])
@@ -353,6 +355,7 @@ def test_instructions_of_both_routers(name: str, at_least: float) -> None:
         assert np.array_equal(fixed.experts, experts)
         assert np.array_equal(fixed.weights.astype(np.uint32).view(F).astype(np.float64) * 65536, weights)
         of_rows = [one.instructions / len(made.logits) for one in (fixed, floats)]
-        print(f"{name} {shape[0]} experts, {shape[1]} chosen, {'renormalised' if shape[2] else 'shares of all'}: integer "
+        what = "renormalised" if shape[2] else "shares of all"
+        print(f"{name} {shape[0]} experts, {shape[1]} chosen, {what}: integer "
               f"{of_rows[0]:.0f} instructions a row, float {of_rows[1]:.0f}")
         assert floats.instructions > at_least * fixed.instructions

@@ -20,16 +20,18 @@ TOKENS, BATCH, CHARACTERS = 256, 16, 8192  # of the text, and rows at a time
 # A text beyond the calibration is at most e^-8 = 0.03 % off in a weight under the least span. Under the most, what is
 # further away rounds to nothing in Q16.16, so a wider span would only coarsen the steps.
 LEAST, MOST = 8, 16
-TEXT = """The harbour was quiet that morning. Three boats lay side by side, and the oldest of them, painted green long ago,
-carried nobody's name. "We leave at seven," said Anna, counting the ropes twice. What does it cost to build a bridge
-of 412 metres across a river 38 metres deep? Steel: 1,250 t; concrete: 9,800 m3; time: 26 months.
+TEXT = """The harbour was quiet that morning. Three boats lay side by side, and the oldest of them, painted green
+long ago, carried nobody's name. "We leave at seven," said Anna, counting the ropes twice. What does it cost to
+build a bridge of 412 metres across a river 38 metres deep? Steel: 1,250 t; concrete: 9,800 m3; time: 26 months.
 def total(items):
     return sum(item.price * item.count for item in items if item.count > 0)
 Water boils at 100 degrees Celsius at sea level and at about 93 on a mountain of 2,000 metres, because the air
-presses less. Der Zug nach Wien ist heute pünktlich. La réunion commence à dix heures. El perro duerme bajo la mesa.
+presses less. Der Zug nach Wien ist heute pünktlich. La réunion commence à dix heures. El perro duerme bajo
+la mesa.
 {"name": "lamp", "room": "kitchen", "on": true, "level": 0.75}
-Once upon a time there was a small bird who could not sing. Every evening it listened to the others, and every evening
-it flew home alone. One day an old fox asked: why are you sad? Please switch off the light in the hall. Yes, at once.
+Once upon a time there was a small bird who could not sing. Every evening it listened to the others, and
+every evening it flew home alone. One day an old fox asked: why are you sad? Please switch off the light in the hall.
+Yes, at once.
 Theorem. If a and b are even, so is a + b. Proof: a = 2m and b = 2n give a + b = 2(m + n).
 """
 

@@ -1,6 +1,7 @@
 """Where the time of a conversion goes: seconds per stage, added up over all threads.
 
-"texts" is the tokenizer with its Unicode tables, made once before the weights; "calibration", where there is one, comes after them.
+"texts" is the tokenizer with its Unicode tables, made once before the weights; "calibration", where there is
+one, comes after them.
 """
 
 from __future__ import annotations

@@ -171,6 +171,7 @@ int main(int argc, char **argv)
         equal += same[l];
     }
     printf("{\"choices\": %llu, \"same\": %llu, \"largest\": %.9g, \"relative\": %.9g, \"mean\": %.9g}\n",
-           (unsigned long long)choices, (unsigned long long)equal, largest, relative, weights > 0 ? total / weights : 0);
+           (unsigned long long)choices, (unsigned long long)equal, largest, relative,
+           weights > 0 ? total / weights : 0);
     return 0;
 }

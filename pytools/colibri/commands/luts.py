@@ -39,6 +39,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
             )
         return 1 if differing else 0
     for name in differing:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(luts.HEADERS[name](), encoding="ascii")
         output.note(f"{name} written")
     return 0
