@@ -105,7 +105,8 @@ def measure(blobs: Blobs) -> list[FamilyFigures]:
         one = found.setdefault(case.family, FamilyFigures(case.family))
         one.cases.append(measure_case(name, blobs))
         described = describe(case.config, name).model
-        one.switches += [word for word in page_text.switches(described, text_part(case.config)) if word not in one.switches]
+        words = page_text.switches(described, text_part(case.config))
+        one.switches += [word for word in words if word not in one.switches]
         one.wrong += sum(row[1] == name for row in wrong.CHANGES + wrong.REFUSED)
     for family, one in found.items():
         frozen = fixtures.load(first_case(family))
