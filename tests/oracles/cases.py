@@ -456,7 +456,7 @@ def _frontier(table: _Table) -> None:
     conv = Shape(experts=6, top_k=2, expert_ff=40, layers=4, dense_layers=(0,), qk_norm=True, correction=0.3, tied=True)
     table.add("lfm2_taps", "lfm2_moe",
               "short convolutions between layers of attention, the choice by score plus bias, tied head",
-              replace(conv, conv_layers=(0, 1, 3), taps=3), seed=3, num_dense_layers=1, norm_eps=1e-2, conv_L_cache=3,
+              replace(conv, conv_layers=(0, 1, 3), taps=3), seed=51, num_dense_layers=1, norm_eps=1e-2, conv_L_cache=3,
               layer_types=["conv", "conv", "full_attention", "conv"], rope_theta=100.0, routed_scaling_factor=1.5,
               absent=("rms_norm_eps", "head_dim", "hidden_act"))
     table.add("lfm2_biased", "lfm2_moe",
