@@ -10,20 +10,42 @@ import os
 import pytest
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+FAILED_SKIP = "skipped under CI, where every tool must be there: "
 _reasons: list[str] = []
 
 
-def _settle(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Note a skip's reason; in CI turn the skip into a failure unless the processor is the reason."""
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str | None:
+    """Why a report was skipped; None where it was not."""
     if report.outcome != "skipped" or hasattr(report, "wasxfail"):
-        return
+        return None
     detail = report.longrepr
-    reason = str(detail[2] if isinstance(detail, tuple) else detail).removeprefix("Skipped: ")
-    if reason not in _reasons:
-        _reasons.append(reason)
-    if IN_CI and not reason.startswith("cpu:"):
+    return str(detail[2] if isinstance(detail, tuple) else detail).removeprefix("Skipped: ")
+
+
+def _settle(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """In CI turn a skip into a failure unless the processor is the reason."""
+    reason = _reason(report)
+    if IN_CI and reason is not None and not reason.startswith("cpu:"):
         report.outcome = "failed"
-        report.longrepr = f"skipped under CI, where every tool must be there: {reason}"
+        report.longrepr = f"{FAILED_SKIP}{reason}"
+
+
+def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Keep a skip's reason for the end; called where reports arrive, which is not where tests run in parallel."""
+    text = str(report.longrepr or "")
+    reason = text.removeprefix(FAILED_SKIP) if text.startswith(FAILED_SKIP) else _reason(report)
+    if reason is not None and reason not in _reasons:
+        _reasons.append(reason)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Every test's report, in the process that prints."""
+    _note(report)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Every module's report, in the process that prints."""
+    _note(report)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,7 +65,9 @@ def pytest_make_collect_report(collector):
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """Say what this run did not test."""
+    """Say what this run did not test; a parallel run's workers leave that to the process that prints."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
     if _reasons:
         terminalreporter.write_line("not tested: " + "; ".join(_reasons))
     path = os.environ.get("COLIBRI_NOT_TESTED")

@@ -7,6 +7,7 @@ model; the figures are printed to be watched, `pytest -s tests/test_families.py 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,12 @@ from colibri import targets
 from colibri.convert import ConvertOptions, convert
 from colibri.engine import Limits, Model
 from colibri.jobs import Job
-from oracles import checkpoints, fixtures
+from oracles import bridge, checkpoints, fixtures
 from oracles.cases import CASES, GREEDY
 from oracles.running import Engine
+from reference.description import Kinds, MoeFfn
+from reference.matrix import Activation
+from reference.model import Model as Reference
 
 FAMILIES = {case.family: name for name, case in reversed(CASES.items())}  # the first case of each family
 WEIGHTS = ("f32", "q8", "q4")
@@ -26,6 +30,11 @@ OTHERS = ("wasm", "baremetal")
 # Random weights have flat, fragile logits: a tiny random model loses this much at most (a broken kind loses nats).
 # In a MoE a rounding can flip a choice of the random router, which costs a whole expert.
 MOST_KL = {"q8": {False: 0.02, True: 0.05}, "q4": {False: 0.3, True: 0.6}}
+# The sparse mixer's weight of an expert jumps when another one comes near it: a rounding tips it often in a random
+# router, and everything behind the row differs. That this is all of it is what the experts held still show.
+TIPPING = {"phimoe": 0.4}
+# With the float32 model's experts and weights only the rounding itself is left.
+MOST_KL_SAME_EXPERTS = {"q8": 0.015, "q4": 0.6}
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +72,37 @@ def test_divergence_of_the_quantized_kinds(family: str, blobs: Callable[[str, st
         kl, same = divergence(frozen.logits, Engine(blobs(family, weights)).logits(frozen.prompt))
         cost[weights] = kl
         print(f"{family:14s} {weights}  KL {kl:.2e}  argmax {100 * same:5.1f} %")
-        assert kl <= most[moe]
+        assert kl <= max(most[moe], TIPPING.get(family, 0))
     assert cost["q8"] < cost["q4"]
+
+
+class Held(Reference):
+    """The reference with experts and weights written down (`taken`) or given (`held`)."""
+
+    taken: dict[str, np.ndarray]
+    held: dict[str, np.ndarray] | None = None
+
+    def route(self, at: str, ffn: MoeFfn, h: Activation) -> np.ndarray:
+        self.taken[at] = super().route(at, ffn, h)
+        return self.taken[at] if self.held is None else self.held[at]
+
+
+@pytest.mark.parametrize("family", [name for name in sorted(FAMILIES) if CASES[FAMILIES[name]].shape.experts])
+def test_what_quantization_costs_with_the_same_experts(family: str, tmp_path: Path) -> None:
+    folder, prompt = tmp_path / family, fixtures.load(FAMILIES[family]).prompt
+    checkpoints.build(FAMILIES[family], folder)
+    read = bridge.described(folder)
+    weights, description = bridge.weights(folder, read), bridge.description(read.model)
+    exact = Held(description, weights)
+    exact.taken = {}
+    truth = exact.logits(prompt)
+    for kind, most in MOST_KL_SAME_EXPERTS.items():
+        kinds = Kinds.q4_model() if kind == "q4" else Kinds.all(kind)
+        rounded = Held(replace(description, kinds=kinds), weights)
+        rounded.taken, rounded.held = {}, exact.taken
+        kl, same = divergence(truth, rounded.logits(prompt))
+        print(f"{family:14s} {kind}  KL {kl:.2e} with the same experts  argmax {100 * same:5.1f} %")
+        assert 0 < kl <= most
 
 
 @pytest.mark.slow

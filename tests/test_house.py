@@ -112,15 +112,17 @@ def test_nothing_of_a_machine_stands_in_the_tree() -> None:
     ("true", "cpu: no avx512", 0),
     ("", "qemu-system-nothing is not installed", 0),
 ])
-def test_a_skip_fails_under_ci_unless_the_processor_is_the_reason(in_ci: str, reason: str, code: int,
+@pytest.mark.parametrize("how", ("-n0", "-n2"))
+def test_a_skip_fails_under_ci_unless_the_processor_is_the_reason(how: str, in_ci: str, reason: str, code: int,
                                                                   tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text(encoding="utf-8"), "utf-8")
     (tmp_path / "test_it.py").write_text(
         f"import pytest\ndef test_one(): pass\ndef test_two(): pytest.skip({reason!r})\n", "utf-8")
     record = tmp_path / "record"
-    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path], cwd=tmp_path,
+    without = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", how, "-p", "no:cacheprovider", tmp_path], cwd=tmp_path,
                           capture_output=True, text=True, check=False, timeout=120,
-                          env=os.environ | {"CI": in_ci, "COLIBRI_NOT_TESTED": str(record)})
+                          env=without | {"CI": in_ci, "COLIBRI_NOT_TESTED": str(record)})
     assert done.returncode == code, done.stdout
     assert record.read_text(encoding="utf-8") == reason + "\n"
     assert f"not tested: {reason}" in done.stdout

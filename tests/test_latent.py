@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from colibri.errors import ColibriError, ConvertError
 from colibri.families import describe
 from colibri.blobwriter import write_blob
 from colibri.format import Kinds
+from colibri.library import constants, names, values
 from colibri.synth import SPECS, Spec, Weights, random_weights, write_random_blob
+from editing import Opened
 from oracles import bridge, cases
 from reference import latent as arithmetic
 from reference.description import LatentAttention
@@ -173,10 +176,28 @@ def test_which_layers_choose_positions() -> None:
     assert chosen(index_topk_freq=2) == [True, True, False, True, False, True]      # as transformers counts
 
 
-def test_layers_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+def test_which_tensors_are_of_layers_that_guess_further_tokens() -> None:
     read = describe({**cases.CASES["deepseek_v3_groups"].config, "num_nextn_predict_layers": 1})
     assert read.draft("model.layers.3.eh_proj.weight") and not read.draft("model.layers.4.eh_proj.weight")
     assert not read.draft("model.layers.2.self_attn.o_proj.weight") and not read.draft("model.norm.weight")
+
+
+@pytest.mark.parametrize("fields", ({"sinks": 1}, {"qk_norm": 1}, {"clip_qkv": 1.0}, {"chunk": 8}, {"biases": 4}))
+def test_what_has_no_meaning_with_latents_is_refused_at_open(fields: dict[str, Any], tmp_path: Path) -> None:
+    """Sinks, q/k norms, the clamp, chunks, a bias on v: by layer and key."""
+    c, key = constants(), next(iter(fields)).upper()
+    for layers in ((0, 1, 2), (2,)):
+        model = SPECS["latent"].model()
+        for number in layers:
+            for name, value in fields.items():
+                setattr(model.layers[number], name, value)
+        write_random_blob(tmp_path / "m.colibri", model)
+        opened = Opened((tmp_path / "m.colibri").read_bytes())
+        assert (opened.status, opened.detail.section) == (c.ERROR_FORMAT, c.SECTION_LAYERS)
+        assert (names("colibri_field")[opened.detail.field], opened.detail.index) == ("KEY", layers[0])
+        assert opened.detail.found == values("colibri_layer_key")[key]
+        with pytest.raises(ColibriError, match=f"LAYERS, entry {layers[0]}, .*: {key} has no place beside what else"):
+            Model.open(tmp_path / "m.colibri")
 
 
 @pytest.mark.parametrize("field,value", (("latent", 40), ("v_dim", 8), ("nope_dim", None), ("kv_heads", 3)))

@@ -7,6 +7,7 @@ The truth is written out here bit by bit (and asked of transformers where it is 
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from checkpoint_kit import PLAIN, change_config, entries_of, folder_of, refused
 from colibri import places
 from colibri.blobfile import BlobFile
 from colibri.convert import convert
-from oracles import draw, tensorfile
+from oracles import cases, checkpoints, draw, tensorfile
 
 FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [16, 48]}
 MX = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
@@ -53,18 +54,26 @@ def same(one: Path, other: Path) -> None:
         assert np.array_equal(a[name].view(np.uint32), b[name].view(np.uint32)), name
 
 
-def float8(name: str, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def float8(name: str, shape: tuple[int, int],
+           blocks: tuple[int, int] = (16, 48)) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Random codes, scales and the float32 weights they mean."""
     codes = np.array(draw.integers(3, name, shape[0] * shape[1], 256), dtype=np.uint8).reshape(shape)
     codes = np.where((codes & 127) == 127, codes - 1, codes)  # not a number
-    high, wide = FP8["weight_block_size"]
+    high, wide = blocks
     scale = np.abs(draw.bell(3, name + "/s", (-(-shape[0] // high), -(-shape[1] // wide)), 1e-3)) + np.float32(1e-4)
+    exact = np.array([0.0 if code & 127 == 127 else e4m3(code) for code in range(256)], dtype=np.float32)
     weight = np.empty(shape, dtype=np.float32)
     for row in range(shape[0]):
-        for column in range(shape[1]):
-            exact = np.float32(e4m3(int(codes[row, column])))
-            weight[row, column] = exact * scale[row // high, column // wide]
+        for first in range(0, shape[1], wide):
+            weight[row, first:first + wide] = exact[codes[row, first:first + wide]] * scale[row // high, first // wide]
     return codes.astype(np.uint8), scale, weight
+
+
+def eight_bits(old: tensorfile.Entry, blocks: tuple[int, int]) -> tuple[list[tensorfile.Entry], tensorfile.Entry]:
+    """A matrix in 8 bits with the scales of its blocks, and its float32 twin."""
+    codes, scale, weight = float8(old.name, old.shape, blocks)
+    return ([entry(old.name, "F8_E4M3", codes), entry(old.name + "_scale_inv", "F32", scale)],
+            entry(old.name, "F32", weight))
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +84,9 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[te
     one, other = [], []
     for old in entries_of("dots_groups"):
         if len(old.shape) == 2 and old.name.endswith("_proj.weight"):
-            codes, scale, weight = float8(old.name, old.shape)
-            one += [entry(old.name, "F8_E4M3", codes), entry(old.name + "_scale_inv", "F32", scale)]
-            other.append(entry(old.name, "F32", weight))
+            packed_entries, twin = eight_bits(old, tuple(FP8["weight_block_size"]))
+            one += packed_entries
+            other.append(twin)
         else:
             one.append(old)
             other.append(old)
@@ -95,6 +104,44 @@ def test_every_byte_of_e4m3() -> None:
 
 def test_eight_bits_give_the_blob_of_their_float32_twin(eight: Any) -> None:
     same(eight[0], eight[1])
+
+
+# what the hub's 8-bit files keep in 8 bits; latents, rope key and heads' factors lie across blocks of 128
+MLA8 = re.compile(
+    r".*\.(q_a_proj|q_b_proj|q_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj|gate_proj|up_proj|down_proj|wq_b|wk)\.weight")
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3_groups", "deepseek_v3_halves", "deepseek_v32_sparse", "glm_lite"])
+def test_latent_attention_in_eight_bits_gives_the_blob_of_its_float32_twin(
+        name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kv_b_proj [9 * 40, 144] in blocks of 128 x 128: heads begin inside blocks, and strips inside heads."""
+    monkeypatch.setattr("colibri.strips.STRIP_BYTES", 4096)
+    known = cases.CASES[name]
+    sizes = {"hidden": 160, "layers": 2, "heads": 9, "latent": 144, "nope": 24, "v": 16, "ff": 136, "experts": 4,
+             "top_k": 2, "dense_layers": (0,), "q_latent": 136 if known.shape.q_latent else 0}
+    config = {**known.config, "hidden_size": 160, "num_hidden_layers": 2, "num_attention_heads": 9,
+              "num_key_value_heads": 9, "kv_lora_rank": 144, "qk_nope_head_dim": 24, "v_head_dim": 16,
+              "intermediate_size": 136, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1,
+              "q_lora_rank": sizes["q_latent"] or None, "first_k_dense_replace": 1}
+    config.pop("mlp_layer_types", None)
+    config.pop("rope_scaling", None)
+    case = replace(known, shape=replace(known.shape, **sizes), config=config)
+    folders, files = [tmp_path / "packed", tmp_path / "plain"], [[], []]
+    for tensor, shape in checkpoints.tensors(case):
+        plain = tensorfile.Entry(tensor, shape, "F32", lambda t=tensor, s=shape: checkpoints.values(case, t, s))
+        eights, twin = eight_bits(plain, (128, 128)) if MLA8.fullmatch(tensor) else ([plain], plain)
+        files[0] += eights
+        files[1].append(twin)
+    assert sum(e.dtype == "F8_E4M3" and e.shape == (360, 144) for e in files[0]) == 2
+    for folder, entries in zip(folders, files, strict=True):
+        checkpoints.build_case(case, folder)
+        tensorfile.write(folder / "model.safetensors", entries)
+    change_config(folders[0], quantization_config={**FP8, "weight_block_size": [128, 128]})
+    same(*folders)
+    scale = "model.layers.1.self_attn.kv_b_proj.weight_scale_inv"
+    tensorfile.write(folders[0] / "model.safetensors", [e for e in files[0] if e.name != scale])
+    (folders[0] / "m.colibri").unlink()
+    assert f"tensor {scale!r} is missing" in refused(folders[0])
 
 
 def test_eight_bit_files_that_do_not_fit_are_named(eight: Any, tmp_path: Path) -> None:

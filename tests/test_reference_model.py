@@ -122,7 +122,7 @@ def test_router_by_plain_loop(renormalise: bool, score: str) -> None:
     assert tied
     y = np.zeros(64, dtype=F)
     for i in np.flatnonzero(~np.isnan(got[0])):
-        y = y + got[0, i] * model._block(f"layers.0.experts.{i}", Activation(h.x[:1]))[0]
+        y = y + got[0, i] * model._block(f"layers.0.experts.{i}", ffn, Activation(h.x[:1]))[0]
     assert bits(model._moe("layers.0", ffn, h)[0]) == bits(y)
 
 
@@ -134,7 +134,7 @@ def test_shared_expert_comes_last(layer: int) -> None:
     assert isinstance(ffn, MoeFfn)
     h = Activation(uniform(21, "h", (5, 64)) * F(2))
     y = model._moe(at, replace(ffn, shared_ff=0), h)
-    shared = model._block(f"{at}.shared", h)
+    shared = model._block(f"{at}.shared", ffn, h)
     if ffn.shared_gate:
         gate = np.zeros(5, dtype=F)
         for c in range(64):  # the gate is a float32 row and reads the unquantized norm output

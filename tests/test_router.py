@@ -5,6 +5,7 @@ by other means: float64 scores, and plain rules of the choice.
 """
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +40,9 @@ class Routed:
                  change: Weight | None = None) -> None:
         self.rows: list[tuple[MoeFfn, np.ndarray, np.ndarray | None, np.ndarray]] = []
 
-        def watched(ffn: MoeFfn, logits: np.ndarray, bias: np.ndarray | None, at: str) -> np.ndarray:
-            w = route(ffn, logits, bias, at)
+        def watched(ffn: MoeFfn, logits: np.ndarray, bias: np.ndarray | None, at: str,
+                    listed: np.ndarray | None = None) -> np.ndarray:
+            w = route(ffn, logits, bias, at, listed)
             self.rows += [(ffn, z, bias, row) for z, row in zip(logits, w, strict=True)]
             return w
 
@@ -98,6 +100,50 @@ def test_sizes(kind: str, experts: int, top_k: int, tmp_path: Path, monkeypatch:
         assert not sure or chosen(w) == sorted(np.argsort(-number)[:top_k].tolist())
         total = np.nansum(w.astype(np.float64) ** (2 if ffn.renormalise == "root" else 1))
         assert not ffn.renormalise or abs(total - 1) < 1e-5
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (9, 1), (9, 9), (40, 17)])
+def test_sizes_of_the_sparse_mixer(experts: int, top_k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(BASE, experts=experts, top_k=top_k, score="sparse_mixer", router_jitter=0.2, renormalise=False)
+    for _, z, _, w in Routed(spec, tmp_path, monkeypatch).rows:
+        assert chosen(w) == sorted(np.argsort(-z, kind="stable")[:top_k].tolist())
+        assert (w[chosen(w)] > 0).all() and (w[chosen(w)] <= 1).all()
+
+
+@pytest.mark.parametrize(("groups", "top_groups", "top_k"), [(64, 64, 64), (64, 8, 64), (8, 4, 1), (8, 8, 512),
+                                                             (1, 1, 64)])
+def test_sizes_with_groups(groups: int, top_groups: int, top_k: int, tmp_path: Path,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 experts, up to all of the kept groups and all there are."""
+    spec = replace(BASE, experts=512, top_k=top_k, score="sigmoid", router_bias="score", groups=groups,
+                   top_groups=top_groups, group_score="top_two", router_eps=1e-20)
+    for _, _, _, w in Routed(spec, tmp_path, monkeypatch).rows:
+        at = chosen(w)
+        assert len(at) == top_k and len({e // (512 // groups) for e in at}) <= top_groups
+        assert abs(np.nansum(w.astype(np.float64)) - 1) < 1e-5
+
+
+@pytest.mark.parametrize("slots", [64, 511])
+def test_64_of_512_experts_through_a_few_slots(slots: int, tmp_path: Path) -> None:
+    """The passes of a batch that wants more experts at once than there are slots."""
+    made = write_random_blob(tmp_path / "m.colibri", replace(BASE, experts=512, top_k=64), 5, "q8")
+    tokens = prompt(made.model.vocab)
+    whole = engine_logits(tmp_path / "m.colibri", tokens)
+    few = engine_logits(tmp_path / "m.colibri", tokens, stream_experts=True, slots=slots)
+    assert few.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize(("hidden", "heads", "head_dim"), [(48, 4, 6), (48, 4, 24), (40, 5, 36), (64, 2, 130),
+                                                           (32, 1, 8), (24, 8, 2)])
+@pytest.mark.parametrize("kv", ["f32", "f16", "q8"])
+def test_heads_as_wide_as_they_like(hidden: int, heads: int, head_dim: int, kv: str, tmp_path: Path) -> None:
+    """Widths of all heads below, above and unlike that of the residual stream."""
+    assert heads * head_dim != hidden
+    spec = replace(BASE, layers=2, hidden=hidden, heads=heads, kv_heads=1, head_dim=head_dim, experts=5, expert_ff=24)
+    made = write_random_blob(tmp_path / "m.colibri", spec, 5, "f32")
+    tokens = prompt(spec.vocab)
+    expected = Reference(replace(bridge.description(made.model), kv_kind=kv), made.weights).logits(tokens)
+    assert engine_logits(tmp_path / "m.colibri", tokens, kv=kv).tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize(("groups", "top_groups", "score"), [(1, 1, "top_two"), (64, 64, "max"), (64, 3, "top_two"),
@@ -189,6 +235,100 @@ def test_equal_groups_go_to_the_lower_index(score: str, tmp_path: Path, monkeypa
             assert group % 2 == 0 or {e - 4 for e in chosen(w) if e // 4 == group} & set(chosen(w))
 
 
+@pytest.mark.parametrize(("experts", "groups", "top_k"), [(24, 6, 6), (24, 6, 18), (64, 8, 8), (64, 64, 64),
+                                                          (512, 8, 64), (9, 1, 4), (12, 12, 12)])
+@pytest.mark.parametrize("kind", ["softmax", "bias", "logit"])
+def test_every_group_gives_as_many(kind: str, experts: int, groups: int, top_k: int, tmp_path: Path,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of each group, whatever the others have; and not those that are best over all."""
+    spec = replace(BASE, experts=experts, top_k=top_k, groups=groups, top_groups=groups, group_score="each", **{
+        "softmax": {"renormalise": False}, "bias": {"score": "sigmoid", "router_bias": "score"},
+        "logit": {"score": "logit", "renormalise": "softmax"}}[kind])
+    routed, size, each, other = Routed(spec, tmp_path, monkeypatch), experts // groups, top_k // groups, 0
+    for _, z, bias, w in routed.rows:
+        number = z.astype(np.float64) if bias is None else 1 / (1 + np.exp(-z.astype(np.float64))) + bias
+        parts = number.reshape(groups, size)
+        best = np.argsort(-parts, axis=-1, kind="stable")[:, :each] + size * np.arange(groups)[:, None]
+        assert chosen(w) == sorted(best.reshape(-1).tolist())
+        other += chosen(w) != sorted(np.argsort(-number, kind="stable")[:top_k].tolist())
+    assert (other > 0) == (1 < groups and top_k < experts)
+
+
+def test_ties_inside_every_group_and_between_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All experts of a group the same, and all groups the same: the first ones of each."""
+    spec = replace(BASE, experts=24, top_k=8, groups=4, top_groups=4, group_score="each")
+
+    def change(weights: dict[str, np.ndarray]) -> None:
+        weights["layers.0.router"][:] = weights["layers.0.router"][0]
+
+    for _, _, _, w in Routed(spec, tmp_path, monkeypatch, change).rows:
+        assert chosen(w) == [0, 1, 6, 7, 12, 13, 18, 19]
+
+
+@pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (9, 1), (9, 9), (512, 64)])
+@pytest.mark.parametrize("score", ["softmax", "sigmoid", "sqrt_softplus", "logit"])
+def test_a_token_chooses_its_experts(score: str, experts: int, top_k: int, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = replace(BASE, experts=experts, top_k=top_k, score=score, token_layers=(0,), router_scale=1.5,
+                   renormalise="softmax" if score == "logit" else True)
+    table = random_weights(spec.model(), 7)["layers.0.token_routes"].reshape(spec.vocab, top_k)
+    for token, (_, z, _, w) in zip(prompt(spec.vocab), Routed(spec, tmp_path, monkeypatch).rows, strict=True):
+        at = table[token].astype(int).tolist()
+        assert chosen(w) == at == sorted(set(at))
+        number = z[at].astype(np.float64)
+        number = {"softmax": np.exp(number), "logit": np.exp(number), "sigmoid": 1 / (1 + np.exp(-number)),
+                  "sqrt_softplus": np.sqrt(np.logaddexp(0, number))}[score]
+        assert np.abs(w[at] / (1.5 * number / number.sum()) - 1).max() < 1e-5
+
+
+@pytest.mark.oracle
+@pytest.mark.skipif(not importlib.util.find_spec("transformers"), reason="transformers is not installed")
+def test_transformers_routes_tokens_the_same() -> None:
+    """DeepSeek-V4's hash router: its table, its square root of softplus, its sum and its scale."""
+    import torch
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4 as theirs
+    from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4Config
+
+    config = DeepseekV4Config(vocab_size=50, hidden_size=24, n_routed_experts=16, num_local_experts=16,
+                              num_experts_per_tok=4, routed_scaling_factor=1.5, scoring_func="sqrtsoftplus")
+    rng = np.random.default_rng(2)
+    router = theirs.DeepseekV4HashRouter(config)
+    weight, x = (rng.standard_normal((n, 24)).astype(F) for n in (router.num_experts, 40))
+    table = np.stack([np.sort(rng.permutation(router.num_experts)[:router.top_k]) for _ in range(50)])
+    ids = rng.integers(0, 50, 40)
+    router.weight.data = torch.from_numpy(weight)
+    router.tid2eid = torch.from_numpy(table)
+    with torch.no_grad():
+        logits, expected, at = (v.numpy() for v in router(torch.from_numpy(x), torch.from_numpy(ids)))
+    ffn = MoeFfn(router.num_experts, router.top_k, 8, score="sqrt_softplus", scale=F(1.5), renormalise_eps=F(1e-20),
+                 by_token=True)
+    found = route(ffn, logits, None, "router", table[ids].astype(F))
+    assert np.array_equal(np.flatnonzero(~np.isnan(found[0])), at[0])
+    assert np.abs(np.take_along_axis(found, at, axis=1) / expected - 1).max() < 2e-6
+    plain = route(replace(ffn, by_token=False), logits, None, "router")          # the wrong switch
+    assert np.isnan(np.take_along_axis(plain, at, axis=1)).any()
+
+
+@pytest.mark.parametrize(("at", "value"), [(0, 9.0), (1, 0.5), (2, -1.0), (3, np.nan), (3, np.inf), (1, 0.0),
+                                           (5, 65536.0), (0, 1e30)])
+def test_a_table_of_something_else_is_found_and_never_followed(at: int, value: float, tmp_path: Path) -> None:
+    """Beyond the experts, between them, twice, out of order: `check` names the tensor, a run ends."""
+    blob = edited("by_token", tmp_path)
+    tensor = blob.tensor("TOKEN_ROUTES", 0)
+    clean = Opened(blob.sum_data().seal())
+    assert clean.problems() == []
+    table = blob.floats(tensor)
+    row = 4 * prompt(SPECS["by_token"].vocab)[3]
+    table[row + at % 4] = value if value else table[row]
+    opened, c = Opened(blob.sum_data().seal()), constants()
+    problems = opened.problems()
+    assert problems and {status for status, *_ in problems} == {c.ERROR_CONTENT}
+    assert {field for _, _, field, _ in problems} <= {c.FIELD_VALUE, c.FIELD_WEIGHT}
+    (tmp_path / "spoiled.colibri").write_bytes(blob.seal())
+    with pytest.raises(CoreError, match="NOT_FINITE"):
+        engine_logits(tmp_path / "spoiled.colibri", prompt(SPECS["by_token"].vocab))
+
+
 def test_a_sparse_mixer_is_what_its_authors_wrote() -> None:
     """Twice the largest, and its share among those within the distance: masks as in the original."""
     rng = np.random.default_rng(5)
@@ -221,13 +361,17 @@ LIES: dict[str, tuple[str, dict[str, int], str]] = {
     "an unknown bias": ("groups", {"ROUTER_BIAS": 4}, "VALUE"),
     "an unknown score": ("groups", {"ROUTER_SCORE": 6}, "VALUE"),
     "an unknown renormalising": ("groups", {"ROUTER_RENORMALISE": 4}, "VALUE"),
-    "an unknown score of groups": ("groups", {"ROUTER_GROUP_SCORE": 3}, "VALUE"),
+    "an unknown score of groups": ("groups", {"ROUTER_GROUP_SCORE": 4}, "VALUE"),
     "a sparse mixer with groups": ("group_max", {"ROUTER_SCORE": 5}, "VALUE"),
     "a sparse mixer with a bias on scores": ("bias", {"ROUTER_SCORE": 5}, "VALUE"),
     "a least sum below zero": ("bias", {"ROUTER_SUM_MIN": 0xBF800000}, "VALUE"),
     "a least sum that is no number": ("bias", {"ROUTER_SUM_MIN": 0x7FC00000}, "VALUE"),
     "a distance below zero": ("mixer", {"ROUTER_JITTER": 0xBF800000}, "VALUE"),
     "an unknown choice": ("on_input", {"ROUTER_CHOICE": 2}, "VALUE"),
+    "groups that each give a part of an expert": ("each_group", {"TOP_K": 7}, "COUNT"),
+    "groups that each give, and some do not stay": ("each_group", {"ROUTER_TOP_GROUPS": 3}, "COUNT"),
+    "a token's choice beside a sparse mixer": ("by_token", {"ROUTER_SCORE": 5}, "KEY"),
+    "a token's choice that is neither yes nor no": ("by_token", {"ROUTER_BY_TOKEN": 2}, "VALUE"),
     "a weight on neither side": ("on_input", {"ROUTER_WEIGHT_ON": 2}, "VALUE"),
 }
 

@@ -173,7 +173,8 @@ static int32_t colibri_bring_resident(colibri_session *s, colibri_detail *detail
         while (s->starting_tensor < s->view.table[COLIBRI_SECTION_TENSORS].count) {
             const colibri_tensor *t = colibri_tensor_at(&s->view, s->starting_tensor);
             int expert = t->role >= COLIBRI_ROLE_EXPERT_GATE && t->role <= COLIBRI_ROLE_EXPERT_DOWN;
-            int32_t status = expert ? COLIBRI_DONE : colibri_bring_tensor(s, t, detail);
+            int draft = t->layer != COLIBRI_NO && t->layer >= s->view.layers;
+            int32_t status = expert || draft ? COLIBRI_DONE : colibri_bring_tensor(s, t, detail);
             if (status != COLIBRI_DONE) {
                 return status;
             }

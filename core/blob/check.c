@@ -261,6 +261,29 @@ static uint32_t colibri_tile_fault(const colibri_tensor *t, const uint8_t *tile,
     }
 }
 
+/* 1 if a table of routes has a token without ascending experts. The layer's expert matrices, whose number they are
+ * below, stand before it: roles ascend. */
+static int colibri_routes_fault(const colibri_view *view, uint32_t item)
+{
+    const colibri_tensor *t = colibri_tensor_at(view, item);
+    uint32_t experts = 0;
+    if (t->role != COLIBRI_ROLE_TOKEN_ROUTES) {
+        return 0;
+    }
+    for (uint32_t i = item; i > 0u && colibri_tensor_at(view, i - 1u)->layer == t->layer; i--) {
+        experts = colibri_tensor_at(view, i - 1u)->role == COLIBRI_ROLE_EXPERT_GATE ?
+                  colibri_tensor_at(view, i - 1u)->count : experts;
+    }
+    const float *number = (const float *)(const void *)(view->blob + t->offset);
+    uint32_t each = t->columns / view->vocab;
+    for (uint32_t i = 0; i < view->vocab; i++) {
+        if (!colibri_routes_are_experts(number + (uint64_t)i * each, each, experts)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* walk->part counts the tiles of all `count` matrices of the tensor; a vector is one part. */
 static int32_t colibri_check_content(const colibri_view *view, colibri_check_walk *walk, uint64_t *budget,
                                      colibri_detail *detail)
@@ -280,6 +303,7 @@ static int32_t colibri_check_content(const colibri_view *view, colibri_check_wal
             uint32_t fault = vector ? colibri_float_tile_fault((const float *)(const void *)(view->blob + at),
                                                                t->columns, 16)
                                     : colibri_tile_fault(t, view->blob + at, lanes);
+            fault = !fault && colibri_routes_fault(view, walk->item) ? COLIBRI_FIELD_VALUE : fault;
             *budget -= tile_bytes < *budget ? tile_bytes : *budget;
             walk->part++;
             if (fault) {

@@ -113,7 +113,8 @@ enum colibri_model_key {
     COLIBRI_MODEL_LOGIT_MULTIPLIER = 7,     /* f32, absent = none */
     COLIBRI_MODEL_LOGIT_SOFTCAP = 8,        /* f32 c > 0: a logit becomes c * tanh(logit / c), absent = none */
     COLIBRI_MODEL_FINAL_NORM = 9,           /* u32 colibri_norm, absent = RMS */
-    COLIBRI_MODEL_HEAD_BIAS = 10            /* u32 1 = the head has a bias */
+    COLIBRI_MODEL_HEAD_BIAS = 10,           /* u32 1 = the head has a bias */
+    COLIBRI_MODEL_DRAFT_LAYERS = 11         /* u32 layers behind the last that guess further tokens, absent = none */
 };
 
 enum colibri_layer_key {
@@ -173,7 +174,12 @@ enum colibri_layer_key {
     COLIBRI_LAYER_INDEX_HEADS = 66,         /* u32, absent = the choice of the nearest layer before that has some */
     COLIBRI_LAYER_INDEX_DIM = 67,           /* u32 width of an index head */
     COLIBRI_LAYER_INDEX_TOP_K = 68,         /* u32, absent = all positions */
-    COLIBRI_LAYER_INDEX_ROPE = 69           /* u32 index into ROPE, of index queries and key; absent = no rotation */
+    COLIBRI_LAYER_INDEX_ROPE = 69,          /* u32 index into ROPE, of index queries and key; absent = no rotation */
+    /* a layer behind the model's last (MODEL_DRAFT_LAYERS): nothing of it is read by a run, its weights lie last */
+    COLIBRI_LAYER_DRAFT = 70,               /* u32 1, there in draft layers and in no other */
+    /* routing by token id: a row's experts are those of its token in TOKEN_ROUTES, their weights of the scores as ever;
+     * not with what else has a say in the choice (groups, a bias on the score or choice, the sparse mixer) */
+    COLIBRI_LAYER_ROUTER_BY_TOKEN = 71      /* u32 1 = by token, absent = by score */
 };
 
 /* CONV: one head of HEAD_DIM channels, WINDOW taps a channel instead of scores; K gates what goes in, Q the sums */
@@ -208,7 +214,8 @@ enum colibri_router_bias {
     COLIBRI_ROUTER_BIAS_LOGIT = 3           /* logit + bias is the logit */
 };
 enum colibri_router_choice { COLIBRI_CHOICE_BY_SCORE = 0, COLIBRI_CHOICE_BY_LOGIT = 1 };  /* where no bias says it */
-enum colibri_group_score { COLIBRI_GROUP_MAX = 1, COLIBRI_GROUP_TOP_TWO = 2 };     /* of a group's experts */
+/* What a group's experts make of it; EACH: all groups stay, and each gives TOP_K / ROUTER_GROUPS of its experts. */
+enum colibri_group_score { COLIBRI_GROUP_MAX = 1, COLIBRI_GROUP_TOP_TWO = 2, COLIBRI_GROUP_EACH = 3 };
 enum colibri_renormalise {
     COLIBRI_RENORMALISE_NONE = 0,
     COLIBRI_RENORMALISE_SUM = 1,
@@ -250,6 +257,7 @@ enum colibri_role {
     COLIBRI_ROLE_ROUTER_BIAS = 50,          /* vector experts */
     COLIBRI_ROLE_TAPS = 51,                 /* CONV: vector HEAD_DIM * WINDOW, a channel's taps, oldest first */
     COLIBRI_ROLE_TAPS_BIAS = 52,            /* vector HEAD_DIM */
+    COLIBRI_ROLE_TOKEN_ROUTES = 56,         /* vector vocab * top_k: expert numbers, ascending within a token */
     COLIBRI_ROLE_FFN_GATE_BIAS = 60,        /* vector ff, of every expert one after the other */
     COLIBRI_ROLE_FFN_UP_BIAS = 61,
     COLIBRI_ROLE_FFN_DOWN_BIAS = 62,        /* vector hidden, likewise */
@@ -269,7 +277,12 @@ enum colibri_role {
     COLIBRI_ROLE_INDEX_K = 74,              /* INDEX_DIM x hidden */
     COLIBRI_ROLE_INDEX_K_NORM = 75,         /* vector INDEX_DIM: of a norm that takes the mean off, */
     COLIBRI_ROLE_INDEX_K_SHIFT = 76,        /* and what it adds last */
-    COLIBRI_ROLE_INDEX_WEIGHT = 77          /* INDEX_HEADS x hidden, f32 */
+    COLIBRI_ROLE_INDEX_WEIGHT = 77,         /* INDEX_HEADS x hidden, f32 */
+    /* draft layers: x = JOIN [norm of the next token's embedding, norm of the row before]; the layer; its own norm */
+    COLIBRI_ROLE_DRAFT_EMBED_NORM = 80,     /* vector hidden */
+    COLIBRI_ROLE_DRAFT_HIDDEN_NORM = 81,    /* vector hidden */
+    COLIBRI_ROLE_DRAFT_JOIN = 82,           /* hidden x 2 hidden */
+    COLIBRI_ROLE_DRAFT_FINAL_NORM = 83      /* vector hidden, before the model's head */
 };
 
 typedef struct colibri_tensor {

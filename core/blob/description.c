@@ -126,9 +126,10 @@ static int32_t colibri_read_router(const colibri_view *view, uint32_t i, colibri
     case COLIBRI_LAYER_ROUTER_WEIGHT_ON:
         return colibri_record_u32(view, s, i, 0, COLIBRI_ROUTER_ON_INPUT, &d->router_weight_on, detail);
     case COLIBRI_LAYER_ROUTER_GROUP_SCORE:
-        return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_TOP_TWO, &d->group_score, detail);
+        return colibri_record_u32(view, s, i, 1, COLIBRI_GROUP_EACH, &d->group_score, detail);
     case COLIBRI_LAYER_ROUTER_CHOICE:
         return colibri_record_u32(view, s, i, 0, COLIBRI_CHOICE_BY_LOGIT, &d->router_choice, detail);
+    case COLIBRI_LAYER_ROUTER_BY_TOKEN: return colibri_record_u32(view, s, i, 0, 1, &d->router_by_token, detail);
     case COLIBRI_LAYER_ROUTER_SUM_MIN: return colibri_record_f32(view, s, i, &d->router_sum_min, detail);
     default: return colibri_record_f32(view, s, i, &d->router_jitter, detail);
     }
@@ -137,7 +138,8 @@ static int32_t colibri_read_router(const colibri_view *view, uint32_t i, colibri
 static int colibri_router_key(uint32_t key)
 {
     return (key >= COLIBRI_LAYER_ROUTER_SCORE && key <= COLIBRI_LAYER_ROUTER_WEIGHT_ON) ||
-           (key >= COLIBRI_LAYER_ROUTER_GROUP_SCORE && key <= COLIBRI_LAYER_ROUTER_CHOICE);
+           (key >= COLIBRI_LAYER_ROUTER_GROUP_SCORE && key <= COLIBRI_LAYER_ROUTER_CHOICE) ||
+           key == COLIBRI_LAYER_ROUTER_BY_TOKEN;
 }
 
 /* Switches that few models have. */
@@ -158,6 +160,7 @@ static int32_t colibri_read_extra(const colibri_view *view, uint32_t i, colibri_
         d->has_query_step = 1;
         return colibri_record_f32(view, s, i, &d->query_step, detail);
     case COLIBRI_LAYER_CHUNK: return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->chunk, detail);
+    case COLIBRI_LAYER_DRAFT: return colibri_record_u32(view, s, i, 1, 1, &d->draft, detail);
     default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
     }
 }
@@ -172,7 +175,7 @@ static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, c
     if (colibri_router_key(key)) {
         return colibri_read_router(view, i, d, detail);
     }
-    if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT ||
+    if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT || key == COLIBRI_LAYER_DRAFT ||
         (key >= COLIBRI_LAYER_QUERY_FLOOR && key <= COLIBRI_LAYER_CHUNK)) {
         return colibri_read_extra(view, i, d, detail);
     }
@@ -218,6 +221,13 @@ static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, co
     if (d->top_k > d->experts) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, d->top_k);
     }
+    if (d->router_by_token && (colibri_router_selects(d) || mixer)) {   /* nothing is left for them to choose */
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, COLIBRI_LAYER_ROUTER_BY_TOKEN);
+    }
+    if (d->router_by_token && (uint64_t)view->vocab * d->top_k > COLIBRI_VALUE_LIMIT) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COLUMNS, COLIBRI_VALUE_LIMIT,
+                                   (uint64_t)view->vocab * d->top_k);
+    }
     if (!(d->router_sum_min >= 0.0f && d->router_jitter >= 0.0f)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, colibri_bits(d->router_sum_min));
     }
@@ -236,6 +246,9 @@ static int32_t colibri_check_router(const colibri_view *view, uint32_t layer, co
     if (d->experts % groups != 0u || (d->group_score == COLIBRI_GROUP_TOP_TWO && d->experts == groups)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, d->experts, groups);
     }
+    if (d->group_score == COLIBRI_GROUP_EACH && (d->router_top_groups != groups || d->top_k % groups != 0u)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT, groups, d->top_k);
+    }
     if (d->router_top_groups > groups || d->top_k > d->experts / groups * d->router_top_groups) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_COUNT,
                                    d->experts / groups * d->router_top_groups, d->top_k);
@@ -252,9 +265,25 @@ static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uin
     return COLIBRI_OK;
 }
 
-/* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. What
- * has no meaning there is refused: q/k norms per head, clamp, sinks, chunks, growing queries, a bias on v, one of a
- * latent that is not there. */
+/* What has no meaning in latent attention is refused by its key: q/k norms per head, clamp, sinks, chunks, growing
+ * queries, a bias on v, one of a latent that is not there. */
+static int32_t colibri_check_not_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                        colibri_detail *detail)
+{
+    uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
+    const uint32_t values[][2] = {{d->qk_norm, COLIBRI_LAYER_QK_NORM}, {d->biases & ~biases, COLIBRI_LAYER_BIASES},
+                                  {d->sinks, COLIBRI_LAYER_SINKS}, {d->has_clip, COLIBRI_LAYER_CLIP_QKV},
+                                  {d->chunk, COLIBRI_LAYER_CHUNK},
+                                  {d->query_floor, COLIBRI_LAYER_QUERY_FLOOR}};
+    for (uint32_t i = 0; i < 6u; i++) {
+        if (values[i][0]) {
+            return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, values[i][1]);
+        }
+    }
+    return COLIBRI_OK;
+}
+
+/* Latent attention: one KV head whose key is latent and rope key. A head's rows of K_UP and V_UP begin at a tile. */
 static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                     colibri_detail *detail)
 {
@@ -279,15 +308,14 @@ static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, co
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_ROWS, COLIBRI_TILE_ROWS,
                                    d->latent % COLIBRI_TILE_ROWS ? d->latent : d->v_dim);
     }
-    uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
-    if (d->qk_norm != COLIBRI_QK_NORM_NONE || d->has_clip || d->sinks || d->chunk || d->query_floor ||
-        d->biases & ~biases) {
-        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, biases, d->biases);
+    int32_t status = colibri_check_not_latent(view, layer, d, detail);
+    if (status < 0) {
+        return status;
     }
     if (!(d->latent_eps >= 0.0f)) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 0, colibri_bits(d->latent_eps));
     }
-    int32_t status = colibri_check_width(view, layer, d->heads, (uint64_t)d->nope_dim + d->rope_dim, detail);
+    status = colibri_check_width(view, layer, d->heads, (uint64_t)d->nope_dim + d->rope_dim, detail);
     return status < 0 ? status : colibri_check_width(view, layer, d->heads, d->v_dim, detail);
 }
 
@@ -391,6 +419,10 @@ static int32_t colibri_check_extra(const colibri_view *view, uint32_t layer, con
     if (!d->query_floor != !d->has_query_step) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, COLIBRI_LAYER_QUERY_FLOOR,
                                    d->query_floor);
+    }
+    if (d->draft != (uint32_t)(layer >= view->layers)) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, d->draft ? 0u : COLIBRI_LAYER_DRAFT,
+                                   d->draft ? COLIBRI_LAYER_DRAFT : 0u);
     }
     if (d->chunk && d->window) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, d->window, d->chunk);
@@ -501,6 +533,7 @@ int32_t colibri_layer_next(const colibri_view *view, colibri_cursor *cursor, col
         out->router_bias = 0;
         out->router_groups = 0;
         out->router_choice = 0;
+        out->router_by_token = 0;
     }
     if (status >= 0 && !out->has_latent_eps) {
         out->latent_eps = out->eps;

@@ -98,7 +98,8 @@ static int32_t colibri_read_model_record(colibri_view *view, uint32_t i, colibri
     case COLIBRI_MODEL_FINAL_NORM:
         return colibri_record_u32(view, m, i, 0, COLIBRI_NORM_LAYER_BIAS, &view->final_norm, detail);
     case COLIBRI_MODEL_HEAD_BIAS: return colibri_record_u32(view, m, i, 0, 1, &view->head_bias, detail);
-    default: return colibri_record_unknown(view, m, i, COLIBRI_MODEL_HEAD_BIAS, detail);
+    case COLIBRI_MODEL_DRAFT_LAYERS: return colibri_record_u32(view, m, i, 1, 65535, &view->drafts, detail);
+    default: return colibri_record_unknown(view, m, i, COLIBRI_MODEL_DRAFT_LAYERS, detail);
     }
 }
 

@@ -127,6 +127,8 @@ static int colibri_ffn_shape(const colibri_view *view, const colibri_description
     case COLIBRI_ROLE_ROUTER:
         present = colibri_matrix_shape(shape, d->experts, view->hidden, d->ffn == COLIBRI_FFN_MOE);
         break;
+    case COLIBRI_ROLE_TOKEN_ROUTES:
+        return colibri_vector_shape(shape, view->vocab * d->top_k, d->router_by_token != 0u);
     case COLIBRI_ROLE_ROUTER_BIAS: return colibri_vector_shape(shape, d->experts, d->router_bias != 0u);
     case COLIBRI_ROLE_SHARED_SWITCH:
         present = colibri_matrix_shape(shape, 1, view->hidden, d->shared_gate != 0u);
@@ -165,6 +167,14 @@ static int colibri_extra_shape(const colibri_view *view, const colibri_descripti
     }
 }
 
+static int colibri_draft_shape(const colibri_view *view, const colibri_description *d, uint32_t role,
+                               colibri_shape *shape)
+{
+    int draft = d->draft != 0u;
+    return role == COLIBRI_ROLE_DRAFT_JOIN ? colibri_matrix_shape(shape, view->hidden, 2u * view->hidden, draft)
+                                           : colibri_vector_shape(shape, view->hidden, draft);
+}
+
 int colibri_role_shape(const colibri_view *view, const colibri_description *layer, uint32_t role,
                        colibri_shape *shape)
 {
@@ -174,14 +184,30 @@ int colibri_role_shape(const colibri_view *view, const colibri_description *laye
     if (role >= COLIBRI_ROLE_INDEX_Q && role <= COLIBRI_ROLE_INDEX_WEIGHT) {
         return colibri_index_shape(view, layer, role, shape);
     }
+    if (role >= COLIBRI_ROLE_DRAFT_EMBED_NORM && role <= COLIBRI_ROLE_DRAFT_FINAL_NORM) {
+        return colibri_draft_shape(view, layer, role, shape);
+    }
     if (role < COLIBRI_ROLE_FFN_NORM || role >= COLIBRI_ROLE_Q_A) {
         return layer->attention == COLIBRI_ATTENTION_MLA ? colibri_latent_shape(view, layer, role, shape)
                                                          : colibri_attention_shape(view, layer, role, shape);
     }
-    if (role >= COLIBRI_ROLE_TAPS && role <= COLIBRI_ROLE_POST_FFN_NORM) {
+    if (role == COLIBRI_ROLE_TAPS || role == COLIBRI_ROLE_TAPS_BIAS ||
+        (role >= COLIBRI_ROLE_FFN_GATE_BIAS && role <= COLIBRI_ROLE_POST_FFN_NORM)) {
         return colibri_extra_shape(view, layer, role, shape);
     }
     return colibri_ffn_shape(view, layer, role, shape);
+}
+
+int colibri_routes_are_experts(const float *number, uint32_t count, uint32_t experts)
+{
+    float least = 0.0f;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!(number[i] >= least && number[i] < (float)experts) || (float)(uint32_t)number[i] != number[i]) {
+            return 0;                           /* not a number, too, for it is not in between */
+        }
+        least = number[i] + 1.0f;
+    }
+    return 1;
 }
 
 static int32_t colibri_tensor_fault(const colibri_view *view, uint32_t index, int32_t status, uint32_t field,

@@ -270,15 +270,38 @@ static int32_t colibri_check_sections(colibri_view *view, colibri_detail *detail
     return COLIBRI_OK;
 }
 
-static int32_t colibri_check_layers(const colibri_view *view, colibri_detail *detail)
+/* From here on the view ends where the drafts begin: with the last byte of the tensors that a run needs. */
+static void colibri_cut_drafts(colibri_view *view, const colibri_cursor *end)
 {
-    colibri_cursor cursor;
+    colibri_table *resident = &view->table[COLIBRI_SECTION_RESIDENT];
+    uint64_t last = resident->offset;
+    for (uint32_t i = 0; i < end->tensor; i++) {
+        const colibri_tensor *t = colibri_tensor_at(view, i);
+        int expert = t->role >= COLIBRI_ROLE_EXPERT_GATE && t->role <= COLIBRI_ROLE_EXPERT_DOWN;
+        last = !expert && t->offset + t->bytes > last ? t->offset + t->bytes : last;
+    }
+    resident->payload = last - resident->offset;
+    view->table[COLIBRI_SECTION_EXPERTS].payload = end->expert_end - view->table[COLIBRI_SECTION_EXPERTS].offset;
+    view->table[COLIBRI_SECTION_EXPERT_SUMS].count = end->expert;
+}
+
+static int32_t colibri_check_layers(colibri_view *view, colibri_detail *detail)
+{
+    colibri_cursor cursor, end;
     colibri_description layer;
     int32_t status = colibri_layer_begin(view, &cursor, detail);
     for (uint32_t l = 0; status >= 0 && l < view->layers; l++) {
         status = colibri_layer_next(view, &cursor, &layer, detail);
     }
-    return status < 0 ? status : colibri_layer_end(view, &cursor, detail);
+    end = cursor;
+    for (uint32_t l = 0; status >= 0 && l < view->drafts; l++) {
+        status = colibri_layer_next(view, &cursor, &layer, detail);
+    }
+    status = status < 0 ? status : colibri_layer_end(view, &cursor, detail);
+    if (status >= 0 && view->drafts) {
+        colibri_cut_drafts(view, &end);
+    }
+    return status;
 }
 
 int32_t colibri_open(colibri_model *model, const void *blob, uint64_t addressable, uint64_t file_bytes,

@@ -37,8 +37,9 @@ typedef struct colibri_view {
     float logit_softcap;
     uint32_t final_norm;                        /* colibri_norm */
     uint32_t head_bias;
-    uint32_t reserved;
-    colibri_table table[COLIBRI_TABLE_ROOM];    /* by section type, 1 .. 16 */
+    uint32_t drafts;                            /* layers behind the last that guess further tokens */
+    /* by section type, 1 .. 16. RESIDENT, EXPERTS and EXPERT_SUMS: what a run needs, without the drafts behind it */
+    colibri_table table[COLIBRI_TABLE_ROOM];
 } colibri_view;
 COLIBRI_ASSERT_SIZE(colibri_view, 88 + 24 * COLIBRI_TABLE_ROOM);
 
@@ -66,6 +67,7 @@ typedef struct colibri_description {
     uint32_t router_choice;
     uint32_t query_floor;                       /* 0 = none */
     uint32_t has_query_step;
+    uint32_t router_by_token;
     uint32_t shared_ff;                         /* 0 = none */
     uint32_t shared_gate;
     uint32_t has_residual_multiplier;
@@ -77,6 +79,7 @@ typedef struct colibri_description {
     uint32_t norm;
     uint32_t post_norms;
     uint32_t chunk;                             /* 0 = none */
+    uint32_t draft;
     uint32_t has_latent_eps;
     float score_scale;
     float eps;
@@ -93,6 +96,13 @@ typedef struct colibri_description {
     uint32_t first_expert;                      /* of this layer, in EXPERT_SUMS */
     uint32_t tensor[COLIBRI_ROLE_ROOM];         /* index into TENSORS by role, COLIBRI_NO = none */
 } colibri_description;
+
+/* Whether the layer chooses its experts by numbers that are not their scores or logits. */
+static inline int colibri_router_selects(const colibri_description *d)
+{
+    return d->router_bias == COLIBRI_ROUTER_BIAS_SCORE || d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE ||
+           d->router_groups != 0u || d->router_choice != 0u;
+}
 
 /* Where a walk over the layers is. Start with all zero. */
 typedef struct colibri_cursor {
@@ -138,6 +148,8 @@ typedef struct colibri_shape {
 } colibri_shape;
 int colibri_role_shape(const colibri_view *view, const colibri_description *layer, uint32_t role,
                        colibri_shape *shape);
+/* Whether numbers of a table of routes are whole, ascending and below `experts`. */
+int colibri_routes_are_experts(const float *number, uint32_t count, uint32_t experts);
 int32_t colibri_check_tensor(const colibri_view *view, uint32_t index, const colibri_shape *shape,
                              uint32_t section, colibri_detail *detail);
 

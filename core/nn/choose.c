@@ -129,8 +129,25 @@ static float colibri_group_value(const float *z, uint32_t size, uint32_t kind)
     return first + second;
 }
 
+/* As many of each group, which makes the chosen ones ascend of themselves. */
+static void colibri_choose_of_each(const float *z, const colibri_description *d, uint32_t *chosen)
+{
+    uint32_t size = d->experts / d->router_groups;
+    uint32_t each = d->top_k / d->router_groups;
+    for (uint32_t g = 0; g < d->router_groups; g++) {
+        colibri_choose(z + g * size, size, each, chosen + g * each);
+        for (uint32_t i = 0; i < each; i++) {
+            chosen[g * each + i] += g * size;
+        }
+    }
+}
+
 void colibri_choose_in_groups(float *z, const colibri_description *d, uint32_t *chosen)
 {
+    if (d->group_score == COLIBRI_GROUP_EACH) {
+        colibri_choose_of_each(z, d, chosen);
+        return;
+    }
     float value[COLIBRI_GROUP_LIMIT] = {0};     /* compilers cannot see that there is a group */
     uint32_t kept[COLIBRI_GROUP_LIMIT] = {0};
     uint32_t size = d->experts / d->router_groups;

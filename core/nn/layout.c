@@ -383,6 +383,7 @@ static void colibri_layer_resolve(const colibri_session *s, colibri_layer *layer
     layer->down = colibri_resolve(s, t[dense ? COLIBRI_ROLE_DOWN : COLIBRI_ROLE_SHARED_DOWN]);
     layer->router = colibri_resolve(s, t[COLIBRI_ROLE_ROUTER]);
     layer->router_bias = colibri_resolve(s, t[COLIBRI_ROLE_ROUTER_BIAS]);
+    layer->token_routes = colibri_resolve(s, t[COLIBRI_ROLE_TOKEN_ROUTES]);
     layer->shared_switch = colibri_resolve(s, t[COLIBRI_ROLE_SHARED_SWITCH]);
     layer->ffn_gate_bias = colibri_resolve(s, t[COLIBRI_ROLE_FFN_GATE_BIAS]);
     layer->ffn_up_bias = colibri_resolve(s, t[COLIBRI_ROLE_FFN_UP_BIAS]);

@@ -119,6 +119,22 @@ static int colibri_select(const colibri_session *s, const colibri_layer *layer, 
     return 0;
 }
 
+/* The experts of a row's token. 1 if the table holds anything but experts in ascending order: `check` names the place,
+ * and a run must not follow it. */
+static int colibri_route_by_token(const colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t *chosen)
+{
+    const colibri_description *d = &layer->d;
+    const float *listed = colibri_vector_at(s, &layer->token_routes) +
+                          (uint64_t)colibri_row_at(s, row)->token * d->top_k;
+    if (!colibri_routes_are_experts(listed, d->top_k, d->experts)) {
+        return 1;
+    }
+    for (uint32_t i = 0; i < d->top_k; i++) {
+        chosen[i] = (uint32_t)listed[i];
+    }
+    return 0;
+}
+
 /* From a row's logits to its experts and weights; 1 if something is not finite. */
 static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t row, float *z)
 {
@@ -126,7 +142,12 @@ static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uin
     uint32_t *chosen = colibri_pool_words(s, layer->chosen) + (uint64_t)row * d->top_k;
     float *weight = colibri_pool_floats(s, layer->chosen_weight) + (uint64_t)row * d->top_k;
     float sum = 1.0f;
-    if (colibri_router_selects(d)) {
+    if (d->router_by_token) {
+        colibri_router_scores(s->kernel, d->router_score, z, d->experts);
+        if (colibri_route_by_token(s, layer, row, chosen)) {
+            return 1;
+        }
+    } else if (colibri_router_selects(d)) {
         if (colibri_select(s, layer, z, chosen)) {
             return 1;
         }

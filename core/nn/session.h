@@ -24,7 +24,7 @@ typedef struct colibri_layer {
     uint32_t reserved;
     colibri_weight attention_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
     colibri_weight ffn_norm, gate, up, down;    /* gate, up, down: dense or shared expert */
-    colibri_weight router, router_bias, expert_gate, expert_up, expert_down, shared_switch;
+    colibri_weight router, router_bias, token_routes, expert_gate, expert_up, expert_down, shared_switch;
     colibri_weight ffn_gate_bias, ffn_up_bias, ffn_down_bias;       /* of the routed experts, or of the dense FFN */
     colibri_weight sinks, attention_norm_bias, ffn_norm_bias, post_attention_norm, post_ffn_norm;
     colibri_weight taps, taps_bias;             /* of a convolution, a channel after the other */
@@ -346,12 +346,6 @@ void colibri_choose(const float *z, uint32_t experts, uint32_t k, uint32_t *chos
 /* The same among the experts of the layer's best groups; z is used up. */
 void colibri_choose_in_groups(float *z, const colibri_description *d, uint32_t *chosen);
 /* router.c */
-/* Whether the layer chooses its experts by numbers that are not their scores or logits. */
-static inline int colibri_router_selects(const colibri_description *d)
-{
-    return d->router_bias == COLIBRI_ROUTER_BIAS_SCORE || d->router_bias == COLIBRI_ROUTER_BIAS_CHOICE ||
-           d->router_groups != 0u || d->router_choice != 0u;
-}
 void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
 /* experts.c: the pass list and its leases; the only place that calls the store */
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);

@@ -12,19 +12,6 @@ static uint8_t *colibri_index_tile(const colibri_session *s, const colibri_layer
                                   tile * layer->index_tile_bytes);
 }
 
-/* y = ((x - mean) * r) * w + b with r = 1 / sqrt(sum16((x - mean)^2) / n + eps), in place. */
-static void colibri_centred_norm(float *x, const float *w, const float *b, uint32_t n, float eps)
-{
-    float mean = colibri_sum16(x, n) / (float)n;
-    for (uint32_t i = 0; i < n; i++) {
-        x[i] = x[i] - mean;
-    }
-    float r = 1.0f / colibri_sqrt(colibri_sum16_squares(x, n) / (float)n + eps);
-    for (uint32_t i = 0; i < n; i++) {
-        x[i] = (x[i] * r) * w[i] + b[i];
-    }
-}
-
 /* A row's index key normed and rotated into its cache, its index queries rotated, its heads' weights scaled. */
 void colibri_index_place(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker)
 {
@@ -34,8 +21,8 @@ void colibri_index_place(colibri_session *s, const colibri_layer *layer, uint32_
     float share = 1.0f / colibri_sqrt((float)heads);
     int bad = colibri_amax_bits(s->kernel, q, layer->index_q.rows + dim + heads) >= COLIBRI_INFINITY_BITS;
     if (!bad) {
-        colibri_centred_norm(k, colibri_vector_at(s, &layer->index_k_norm), colibri_vector_at(s, &layer->index_k_shift),
-                             dim, layer->d.latent_eps);
+        bad = colibri_layer_norm(s->kernel, k, k, colibri_vector_at(s, &layer->index_k_norm),
+                                 colibri_vector_at(s, &layer->index_k_shift), dim, layer->d.latent_eps);
     }
     if (layer->d.index_rope != COLIBRI_NO) {
         colibri_rotate_heads(s, layer->d.index_rope, q, heads + 1u, dim, state->position);      /* k lies behind q */

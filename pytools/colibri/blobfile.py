@@ -131,8 +131,8 @@ class BlobFile:
     def model(self) -> Model:
         """The description, as the writer was given it."""
         keys = dict(self._value("colibri_model_key", r) for r in self._records("MODEL", "record"))
-        count = keys.pop("LAYERS")
-        layers = [Layer() for _ in range(count)]
+        count, drafts = keys.pop("LAYERS"), keys.pop("DRAFT_LAYERS", 0)
+        layers = [Layer() for _ in range(count + drafts)]
         for record in self._records("LAYERS", "record"):  # defaults come first, a layer's own record wins
             name, value = self._value("colibri_layer_key", record)
             for layer in layers if record.layer == EVERY_LAYER else [layers[record.layer]]:
@@ -148,15 +148,31 @@ class BlobFile:
         ]
         tied = any(t.second_role == "HEAD" for t in self.tensors)
         return Model(
-            **{name.lower(): value for name, value in keys.items()}, tied=tied, layers=layers, ropes=ropes
+            **{name.lower(): value for name, value in keys.items()},
+            tied=tied,
+            layers=layers[:count],
+            ropes=ropes,
+            drafts=layers[count:],
         )
+
+    @property
+    def drafts_from(self) -> int:
+        """The number of the first draft layer, were there one."""
+        return dict(self._value("colibri_model_key", r) for r in self._records("MODEL", "record"))["LAYERS"]
+
+    def draft_bytes(self) -> int:
+        """Bytes of the weights of draft layers, with what lies between experts."""
+        mine = [t for t in self.tensors if self.drafts_from <= t.layer < EVERY_LAYER]
+        runs = sum(t.stride * t.count for t in mine if t.role == "EXPERT_GATE")
+        return runs + sum(t.bytes for t in mine if not t.expert)
 
     def kinds(self) -> Kinds:
         """The kind of every group of tensors; a group without tensors has the default."""
-        found = {}
+        found: dict[str, str] = {}
+        drafts = self.drafts_from
         for tensor in self.tensors:
             group = Kinds.group(tensor.role)
-            if group:
+            if group and (tensor.layer == EVERY_LAYER or tensor.layer < drafts):
                 found[group] = tensor.kind
         found.setdefault("head", found.get("embed", "q8"))
         return Kinds(**found)

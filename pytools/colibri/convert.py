@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from .format import Kinds, Tensor, required
 from .library import version
 from .parts import join_parts, write_part
 from .places import Place, Places, used_names
-from .safetensors_reader import Checkpoint, Entry
+from .safetensors_reader import Checkpoint, Entry, MissingTensor
 from .sidefiles import texts_of
 from .source import Folder, Source
 from .unfinished import Unfinished, Work
 
 COMPARE = 1 << 20  # numbers compared at a time where a tied head is there twice
+NEAR = 2000  # names looked at for one that resembles a missing one
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class ConvertOptions:
     ffn: str | None = None  # dense feed-forward and shared experts
     experts: str | None = None
     tokenizer: bool = True  # False: a blob that takes token ids only
+    expert_map: tuple[tuple[int, ...], ...] = ()  # see expert_map.py; empty: experts lie in order
+    drafts: bool = True  # False: without layers that guess further tokens (MTP)
     overwrite: bool = False
     source_name: str = ""  # in the provenance; default: the folder's name or the hub's id
 
@@ -100,7 +104,7 @@ class _Weights:
     def rows(self, tensor: Tensor, expert: int, first: int, count: int) -> np.ndarray:
         tensor_place = self.place(tensor, expert)
         if tensor.role in latent.FACTORS:
-            layer = self.described.model.layers[tensor.layer]
+            layer = self.described.model.all_layers[tensor.layer]
 
             def read(first: int, count: int) -> np.ndarray:
                 return self.places.rows(tensor_place, first, count, layer.need("latent"))
@@ -118,10 +122,17 @@ class _Weights:
         used = set()
         for tensor in required(model):
             for expert in range(tensor.count):
-                self.entry(tensor, expert)
+                try:
+                    self.entry(tensor, expert)
+                except MissingTensor as missing:
+                    raise ConvertError(f"{missing}; {self._remedy(model, tensor, expert)}") from None
                 used |= used_names(self.place(tensor, expert), self.checkpoint.entries)
+            for name in self.described.slot_names(tensor):
+                used |= used_names(self.places.copy(name, tensor), self.checkpoint.entries)
         if model.tied:
             used |= self._second_head(model)
+        for name, outer in self.described.draft_copies():
+            used |= self._copy(model, name, outer)
         if not strict:
             return []
         out: Counter[str] = Counter()
@@ -137,23 +148,50 @@ class _Weights:
                 )
         return [f"{count} tensors of {part}" for part, count in out.items()]
 
+    def _remedy(self, model: Model, tensor: Tensor, expert: int) -> str:
+        """What to do about a tensor that is not there: it may stand there under another name."""
+        places = (self.place(t, e) for t in required(model) for e in range(t.count))
+        wanted = {name for place in places for name in used_names(place, self.checkpoint.entries)}
+        left = [name for name in self.checkpoint.entries if name not in wanted and not self.described.draft(name)]
+        near = get_close_matches(self.place(tensor, expert).name, left[:NEAR], 1, 0.8)
+        if near:
+            return f"the model has no use for {near[0]!r}: `colibri match-keys` finds what else has another name"
+        return "fetch the checkpoint again, or the config.json that belongs to it"
+
     def _second_head(self, model: Model) -> set[str]:
         """Some checkpoints store a tied head once more: fine as long as it says the same."""
         head = Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden)
         name = self.described.place(head, 0, self.checkpoint.entries).name
         if name not in self.checkpoint.entries:
             return set()
-        two = self.entry(head, 0), self.entry(Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden), 0)
-        total = model.vocab * model.hidden
-        for first in range(0, total, COMPARE):
-            count = min(COMPARE, total - first)
-            a, b = (self.checkpoint.floats(entry, first, count) for entry in two)
-            if not np.array_equal(a.view(np.uint32), b.view(np.uint32)):
-                raise ConvertError(
-                    f"{two[0].file}: tensor {name!r} differs from the embedding, but config.json says "
-                    "tie_word_embeddings; set it to false or remove the tensor"
-                )
+        embed = self.place(Tensor("EMBED", EVERY_LAYER, model.vocab, model.hidden), 0).name
+        if not self._same(model, name, embed):
+            raise ConvertError(
+                f"{self.checkpoint.entries[name].file}: tensor {name!r} differs from the embedding, but config.json "
+                "says tie_word_embeddings; set it to false or remove the tensor"
+            )
         return {name}
+
+    def _copy(self, model: Model, name: str, outer: str) -> set[str]:
+        """A draft layer's own copy of the embedding or the head: the blob has one of each."""
+        if name not in self.checkpoint.entries:
+            return set()
+        if not self._same(model, name, outer):
+            raise ConvertError(
+                f"{self.checkpoint.entries[name].file}: tensor {name!r} differs from {outer!r}, and a draft layer "
+                "reads the model's own; give --no-drafts to leave draft layers out"
+            )
+        return {name}
+
+    def _same(self, model: Model, one: str, other: str) -> bool:
+        """Whether two tensors of embedding or head say the same."""
+        shape = (model.vocab, model.hidden)
+        two, total = [self.checkpoint.expect(name, shape) for name in (one, other)], model.vocab * model.hidden
+        for first in range(0, total, COMPARE):
+            a, b = (self.checkpoint.floats(entry, first, min(COMPARE, total - first)) for entry in two)
+            if not np.array_equal(a.view(np.uint32), b.view(np.uint32)):
+                return False
+        return True
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -180,7 +218,8 @@ def _about(source: Source, checkpoint: Checkpoint, options: ConvertOptions, kind
         "source": options.source_name or source.name,
         "revision": source.revision,
         "weights": source.content(checkpoint.files),
-        "options": {**vars(kinds), "tokenizer": options.tokenizer},
+        "options": {**vars(kinds), "tokenizer": options.tokenizer, "drafts": options.drafts},
+        "experts": [list(row) for row in options.expert_map],
         "tool": f"colibri {version()}",
     }
 
@@ -207,10 +246,13 @@ def _prepared(
     with source if isinstance(source, Source) else Folder(source) as files:
         config = files.document("config.json")
         described = describe(config, files.subject("config.json"))
-        if patch:
-            described = replace(described, model=patch(described.model) or described.model)
         kinds = options.kinds(described.model.tied)
         checkpoint = Checkpoint(files, work.profile)
+        described = described.with_drafts(options.drafts, checkpoint.entries)
+        if options.expert_map:
+            described = described.with_slots([list(row) for row in options.expert_map])
+        if patch:
+            described = replace(described, model=patch(described.model) or described.model)
         weights = _Weights(checkpoint, described)
         left_out = weights.check(described.model, strict=patch is None)
         if left_out:

@@ -78,6 +78,8 @@ class Layer:
     index_dim: int | None = None
     index_top_k: int | None = None
     index_rope: int | None = None
+    draft: int | None = None  # 1 in Model.drafts
+    router_by_token: int | None = None
     expert_run: int | None = None  # filled in by Layout
 
     def need(self, name: str) -> int:
@@ -109,6 +111,17 @@ class Model:
     logit_softcap: float | None = None
     final_norm: int | None = None
     head_bias: int | None = None
+    drafts: list[Layer] = field(default_factory=list)  # layers behind the last that guess further tokens
+
+    @property
+    def draft_layers(self) -> int | None:
+        """How many there are; None is an absent record."""
+        return len(self.drafts) or None
+
+    @property
+    def all_layers(self) -> list[Layer]:
+        """The layers by their numbers in the file: those of a run, then the drafts."""
+        return [*self.layers, *self.drafts]
 
 
 # What may be left unread without changing an answer; everything else must be understood.

@@ -63,6 +63,7 @@ class Detail:
     offset: int = 0
     expected: int = 0
     found: int = 0
+    name: str = ""  # of the key that was found
 
 
 _AGAIN = "the file is damaged or was cut short: copy it again or convert it again"
@@ -102,6 +103,8 @@ def detail_sentence(subject: str, detail: Detail) -> str:
     form = "#x" if detail.field in _HEXADECIMAL else "d"
     if detail.field == "MISSING":
         numbers = "what must be there is missing"
+    elif detail.name and status == "FORMAT":
+        numbers = f"{detail.name} has no place beside what else is said there"
     elif detail.field == "DUPLICATE":
         numbers = "it is there twice"
     elif status == "CONTENT":

@@ -7,7 +7,7 @@ family: all that differs between them is in family_table.py and ends here, as re
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 from typing import Any
@@ -16,13 +16,13 @@ from . import latent
 from .config_file import MISSING, Config, shown
 from .description import EVERY_LAYER, Layer, Model, Rope
 from .errors import ConvertError
+from .expert_map import slots_of
 from .family_places import layer_prefix, source_place
 from .family_table import (
     ACTIVATIONS,
     FAMILIES,
     FIXED,
     IGNORED,
-    REFUSED,
     WRAPPERS,
     Family,
     Moe,
@@ -31,9 +31,11 @@ from .format import Tensor
 from .places import Place, whole
 from .library import constants
 from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
+from .unsupported import REFUSED
 
 GROUP_LIMIT = 64  # COLIBRI_GROUP_LIMIT of the core
 DRAFTS = ("num_nextn_predict_layers", "num_mtp_layers")
+DRAFT_COPIES = {"embed_tokens.weight": "EMBED", "shared_head.head.weight": "HEAD"}
 LATENT_EPS = Decimal("1e-6")  # of the norms of latents, whatever rms_norm_eps says
 
 
@@ -45,8 +47,9 @@ class Described:
     family: Family
     model: Model
     float8_blocks: tuple[int, int] | None = None  # rows and columns that share a scale
-    drafts: int = 0  # layers behind the last that guess further tokens; nothing reads them yet
+    drafts: int = 0  # layers behind the last that guess further tokens: model.drafts, or left out
     others: Mapping[str, str] = field(default_factory=dict)  # prefix of another part's tensors -> what it is
+    slots: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # of experts on disk, if not in order
 
     def draft(self, name: str) -> bool:
         """Whether a tensor is of a layer that guesses further tokens."""
@@ -56,18 +59,51 @@ class Described:
 
     def left_out(self, name: str) -> str:
         """What a tensor belongs to that is no part of the description; empty: nothing."""
-        if self.draft(name):
+        if self.draft(name) and not self.model.drafts:
             return "a layer that guesses further tokens"
         return next((what for other, what in self.others.items() if name.startswith(other)), "")
 
+    def with_drafts(self, wanted: bool, present: Iterable[str]) -> Described:
+        """With its drafts only if they are wanted and there: many a checkpoint was saved again without them."""
+        if wanted and any(self.draft(name) for name in present):
+            return self
+        return replace(self, model=replace(self.model, drafts=[]))
+
+    def with_slots(self, rows: list[list[int]]) -> Described:
+        """With experts that lie in slots in another order than the router's, or more than once."""
+        if self.family.moe and (self.family.moe.layout or self.family.moe.fused[0]):
+            raise ConvertError(
+                f"--expert-map: {self.model_type} keeps all experts in one tensor; a map is for experts that are "
+                "tensors of their own"
+            )
+        return replace(self, slots=slots_of(self.model, rows))
+
+    def slot_names(self, tensor: Tensor) -> list[str]:
+        """The tensors of all slots of a layer's experts, copies too."""
+        held = self.slots.get(tensor.layer, ()) if tensor.expert else ()
+        layer = self.model.layers[tensor.layer] if held else None
+        return [source_place(self.family, tensor, layer, slot, ()).name for slot in range(len(held))]
+
+    def draft_copies(self) -> list[tuple[str, str]]:
+        """Names under which draft layers may hold the model's embedding and head again, and what those are called."""
+        prefixes = [layer_prefix(self.family, len(self.model.layers) + n) for n in range(len(self.model.drafts))]
+        outer = [(part, self._outer(role)) for part, role in DRAFT_COPIES.items()]
+        return [(prefix + part, name) for prefix in prefixes for part, name in outer]
+
+    def _outer(self, role: str) -> str:
+        used = "EMBED" if self.model.tied else role
+        return self.tensor_name(Tensor(used, EVERY_LAYER, self.model.vocab, self.model.hidden))
+
     def place(self, tensor: Tensor, expert: int = 0, present: Container[str] = ()) -> Place:
         """Where a matrix or vector lies in a checkpoint that has these names."""
-        layer = self.model.layers[tensor.layer] if tensor.layer != EVERY_LAYER else None
+        layer = self.model.all_layers[tensor.layer] if tensor.layer != EVERY_LAYER else None
         if layer and layer.latent:
             own = latent.tensor_name(layer, tensor.role)
             if own:
                 name = f"{layer_prefix(self.family, tensor.layer)}self_attn.{own}"
                 return whole(name, latent.source_shape(layer, tensor))
+        if tensor.expert and tensor.layer in self.slots:
+            expert = self.slots[tensor.layer].index(expert)
         return source_place(self.family, tensor, layer, expert, present)
 
     def tensor_name(self, tensor: Tensor, expert: int = 0) -> str:
@@ -79,7 +115,7 @@ def describe(document: Any, subject: str = "config.json") -> Described:
     """The description of the model that a config.json is about."""
     config = Config(document, subject)
     kind = config.take("model_type")
-    if kind in REFUSED:
+    if isinstance(kind, str) and kind in REFUSED:
         raise ConvertError(f"{subject}: model_type {kind!r} cannot be converted: {REFUSED[kind]}")
     if isinstance(kind, str) and kind in WRAPPERS:
         return _part(config, kind)
@@ -122,7 +158,8 @@ def _described(config: Config, kind: str) -> Described:
             config.fix(name, value)
     model = _model(config, family)
     blocks = _float8_blocks(config, family)
-    drafts = config.integer(config.first(DRAFTS), 0, low=0) if family.latent else 0
+    drafts = config.integer(config.first(DRAFTS), 0, low=0, null=0) if family.drafts else 0
+    model.drafts = [_draft(model) for _ in range(drafts)]
     config.finish(IGNORED | family.ignored, frozenset(FIXED))
     return Described(kind, family, model, blocks, drafts)
 
@@ -222,6 +259,13 @@ def _convolutions(config: Config, model: Model) -> None:
                 layers[number], attention=c.ATTENTION_CONV, heads=1, kv_heads=1, head_dim=model.hidden, window=taps,
                 rope=None, score_scale=1.0, qk_norm=c.QK_NORM_NONE, biases=biases,
             )  # fmt: skip
+
+
+def _draft(model: Model) -> Layer:
+    """A draft layer is one more like the last; it chooses its positions itself, if any layer does."""
+    own = next((layer for layer in reversed(model.layers) if layer.index_heads), None)
+    index = {name: getattr(own, name) for name in ("index_heads", "index_dim", "index_rope")} if own else {}
+    return replace(model.layers[-1], draft=1, **index)
 
 
 def _extras(config: Config, family: Family, layer: Layer) -> None:

@@ -105,6 +105,7 @@ class Family:
     convolution: bool = False  # layers named conv have a short convolution instead of attention
     fused_qkv: str = ""  # the tensor with the rows of q, then k, then v, below the layer
     multipliers: bool = False  # embedding, residual, attention and logits
+    drafts: bool = False  # checkpoints may hold layers that guess further tokens
     moe: Moe | None = None
     fixed: Mapping[str, Any] = field(
         default_factory=dict
@@ -150,6 +151,7 @@ _GRANITE_EXPERTS: dict[str, Any] = {
 _LATENT_ATTENTION: dict[str, Any] = {
     "latent": True,
     "interleaved": True,
+    "drafts": True,
     "ignored": frozenset("auto_map aux_loss_alpha ep_size head_dim pretraining_tp seq_aux".split()),
 }
 _NO_AUXILIARY = {"moe_layer_freq": 1, "scoring_func": "sigmoid", "topk_method": "noaux_tc"}
@@ -246,7 +248,7 @@ FAMILIES = {
         bias_field="attention_bias",
         qk_norm_field="use_qk_norm",
         partial="0.5",
-        fixed={"num_nextn_predict_layers": 0, "num_mtp_layers": 0},
+        drafts=True,
         moe=Moe(**_DEEPSEEK_ROUTER, shared_counts=1, dense_first=1, renormalise_default=True),
     ),
     "minimax_m2": Family(
@@ -330,7 +332,7 @@ FAMILIES = {
         moe=Moe(**{**_DEEPSEEK_EXPERTS, "layers": "named", "dense_first": 1}),
     ),
     "glm_moe_dsa": Family(
-        **_LATENT_ATTENTION,
+        **{**_LATENT_ATTENTION, "ignored": _LATENT_ATTENTION["ignored"] | {"index_share_for_mtp_iteration"}},
         q_latent=2048,
         index_heads=32,
         index_interleaved=True,
@@ -560,7 +562,6 @@ WRAPPERS = {
         frozenset("boi_token_index eoi_token_index image_token_index vision_config".split()),
     ),
 }
-REFUSED: dict[str, str] = {}
 # Without effect on the logits.
 IGNORED = frozenset(
     """

@@ -30,6 +30,7 @@ __all__ = [
 
 KINDS = ("f32", "f16", "q8", "q4")
 PRESETS = (*KINDS, "q4-all")
+DRAFT_NORMS = ("DRAFT_EMBED_NORM", "DRAFT_HIDDEN_NORM", "DRAFT_FINAL_NORM")
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ _GROUPS = {
     "V": "attention",
     "O": "attention",
     "Q_A": "attention",
+    "DRAFT_JOIN": "attention",
     "K_UP": "attention",
     "V_UP": "attention",
     "INDEX_Q": "attention",
@@ -172,6 +174,9 @@ def _latent_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
 
 
 def _layer_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
+    if layer.draft:
+        yield from (Tensor(role, number, 1, hidden, vector=True) for role in DRAFT_NORMS)
+        yield Tensor("DRAFT_JOIN", number, hidden, 2 * hidden)
     yield Tensor("ATTENTION_NORM", number, 1, hidden, vector=True)
     yield from _extra_vectors(layer, number, hidden)
     yield from (_latent_tensors if layer.latent else _attention_tensors)(layer, number, hidden)
@@ -229,8 +234,10 @@ def required(model: Model) -> list[Tensor]:
         out.append(Tensor("HEAD_BIAS", EVERY_LAYER, 1, model.vocab, vector=True))
     if not model.tied:
         out.append(Tensor("HEAD", EVERY_LAYER, model.vocab, model.hidden))
-    for number, layer in enumerate(model.layers):
+    for number, layer in enumerate(model.all_layers):
         out.extend(_layer_tensors(layer, number, model.hidden))
+        if layer.moe and layer.router_by_token:
+            out.append(Tensor("TOKEN_ROUTES", number, 1, model.vocab * layer.need("top_k"), vector=True))
     order = values("colibri_role")
     return sorted(out, key=lambda t: (t.layer != EVERY_LAYER, t.layer, order[t.role]))
 
@@ -286,9 +293,10 @@ class Layout:
 
     def __init__(self, model: Model, kinds: Kinds, texts: dict[str, bytes]) -> None:
         c = constants()
-        sized = [self._sized(tensor, kinds) for tensor in required(model)]
-        self.model = replace(model, layers=[replace(layer) for layer in model.layers])
-        for number, layer in enumerate(self.model.layers):
+        sized = [self._sized(tensor, kinds, len(model.layers)) for tensor in required(model)]
+        copies = {"layers": [replace(own) for own in model.layers], "drafts": [replace(own) for own in model.drafts]}
+        self.model = replace(model, **copies)
+        for number, layer in enumerate(self.model.all_layers):
             if layer.moe:
                 layer.expert_run = self._run_bytes([t for t in sized if t.expert and t.layer == number])
         self.texts = {name: texts[name] for name in self.TEXTS if texts.get(name)}
@@ -309,8 +317,11 @@ class Layout:
         self.tensors.sort(key=lambda t: (t.layer != EVERY_LAYER, t.layer, order[t.role]))
 
     @staticmethod
-    def _sized(tensor: Tensor, kinds: Kinds) -> Tensor:
+    def _sized(tensor: Tensor, kinds: Kinds, layers: int) -> Tensor:
+        """In a draft layer q8 stands for q4: guesses of 4-bit layers are seldom the model's own."""
         kind = "f32" if tensor.vector else kinds.of(tensor.role)
+        if kind == "q4" and layers <= tensor.layer < EVERY_LAYER:
+            kind = "q8"
         size = 4 * tensor.columns if tensor.vector else packed_bytes(kind, tensor.rows, tensor.columns)
         return replace(tensor, kind=kind, bytes=size)
 
@@ -338,11 +349,11 @@ class Layout:
     def _place_tables(self, tensors: int) -> None:
         c, size = constants(), ffi().sizeof
         model = self.model
-        sums = sum(layer.need("experts") for layer in model.layers if layer.moe)
+        sums = sum(layer.need("experts") for layer in model.all_layers if layer.moe)
         fractions = sum(len(rope.fractions) for rope in model.ropes)
         rows = (
             ("MODEL", len(model_records(model)), size("colibri_record")),
-            ("LAYERS", len(layer_records(model.layers)), size("colibri_record")),
+            ("LAYERS", len(layer_records(model.all_layers)), size("colibri_record")),
             ("TENSORS", tensors, size("colibri_tensor")),
             ("EXPERT_SUMS", sums, size("colibri_expert_sum")),
             ("ROPE", len(model.ropes), size("colibri_rope")),
@@ -367,7 +378,7 @@ class Layout:
 
     def _place_experts(self, tensors: list[Tensor]) -> None:
         c = constants()
-        moe = [(number, layer) for number, layer in enumerate(self.model.layers) if layer.moe]
+        moe = [(number, layer) for number, layer in enumerate(self.model.all_layers) if layer.moe]
         if not moe:
             return
         section = self._add(

@@ -198,8 +198,10 @@ def detail_of(detail: Any) -> Detail:
     """A colibri_detail with names instead of numbers."""
     section = names("colibri_section_type").get(detail.section, str(detail.section) if detail.section else "")
     field = names("colibri_field").get(detail.field, str(detail.field))
+    enum = {"MODEL": "colibri_model_key", "LAYERS": "colibri_layer_key"}.get(section, "")
+    named = names(enum).get(detail.found, "") if enum and field == "KEY" and not detail.expected else ""
     return Detail(
-        status_name(detail.status), section, field, detail.index, detail.offset, detail.expected, detail.found
+        status_name(detail.status), section, field, detail.index, detail.offset, detail.expected, detail.found, named
     )
 
 

@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from .errors import ConvertError
+from .format import Tensor
 from .safetensors_reader import WIDTH, Checkpoint, Entry
 
 PIECE_BYTES = 8 << 20  # of a tensor's bytes read at once where a matrix is scattered over it
@@ -93,6 +94,12 @@ class Places:
         if entry.dtype == "F8_E4M3":
             self._scales(place)
         return entry
+
+    def copy(self, name: str, tensor: Tensor) -> Place:
+        """Where one more copy of an expert's matrix lies, checked."""
+        place = whole(name, (tensor.rows, tensor.columns))
+        self.expect(place)
+        return place
 
     def rows(self, place: Place, first: int, count: int, columns: int) -> np.ndarray:
         """float32 [count, columns]: rows first .. first + count - 1 of a matrix."""

@@ -46,6 +46,10 @@ WRAPPINGS = (
 )
 
 
+class MissingTensor(ConvertError):
+    """A tensor that the model needs is not there."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """One tensor of a safetensors file."""
@@ -220,7 +224,7 @@ class Checkpoint:
     def expect(self, name: str, shape: tuple[int, ...], types: Sequence[str] = tuple(WIDTH)) -> Entry:
         """A tensor that must be there in this shape, of floats unless other types are given."""
         if name not in self.entries:
-            raise ConvertError(
+            raise MissingTensor(
                 f"{self.source}: tensor {name!r} is missing; config.json describes a model that needs "
                 f"it in shape {list(shape)}"
             )

@@ -104,6 +104,8 @@ class Spec:
     embed_multiplier: float | None = None
     logit_multiplier: float | None = None
     trained_context: int = 256
+    token_layers: tuple[int, ...] = ()  # layers whose experts are those of the token
+    drafts: int = 0  # layers like the last one behind it that guess further tokens
 
     def model(self) -> Model:
         """The description."""
@@ -128,6 +130,7 @@ class Spec:
             self.softcap,
             _norm(self.norm),
             int(self.head_bias) or None,
+            [replace(self._layer(self.layers + i), draft=1) for i in range(self.drafts)],
         )
 
     def _attention(self) -> dict[str, Any]:
@@ -217,6 +220,7 @@ class Spec:
             router_top_groups=self.top_groups or None,
             router_group_score=getattr(c, "GROUP_" + self.group_score.upper()) if self.groups else None,
             router_weight_on=c.ROUTER_ON_INPUT if self.weight_on == "input" else None,
+            router_by_token=int(number in self.token_layers) or None,
             shared_ff=self.shared_ff or None,
             shared_gate=int(self.shared_gate) if self.shared_ff else None,
         )
@@ -294,6 +298,24 @@ SPECS = {
     "choice": Spec(experts=40, top_k=6, score="sigmoid", router_bias="choice", renormalise=False),
     "chosen": Spec(experts=7, top_k=3, score="logit", renormalise="softmax", router_bias="logit"),
     "softplus": Spec(experts=6, top_k=2, score="sqrt_softplus", router_bias="score", renormalise="root"),
+    "each_group": Spec(experts=12, top_k=8, groups=4, top_groups=4, group_score="each", shared_ff=20),
+    "each_bias": Spec(experts=40, top_k=5, groups=5, top_groups=5, group_score="each", score="sigmoid",
+                      router_bias="score", renormalise=False, router_scale=1.5),
+    "by_token": Spec(layers=3, experts=9, top_k=4, score="sqrt_softplus", router_eps=1e-20, router_scale=1.5,
+                     token_layers=(0, 1), shared_ff=20),
+    "by_token_softmax": Spec(experts=7, top_k=3, token_layers=(1,), renormalise=False, router_bias="logit"),
+    "drafts": Spec(experts=5, top_k=2, shared_ff=20, drafts=2, uneven=True, dense_layers=(0,), qk_norm=True),
+    "latent-drafts": Spec(
+        heads=3,
+        latent=32,
+        q_latent=24,
+        head_dim=20,
+        interleaved=True,
+        index_heads=5,
+        index_layers=(0, 2),
+        experts=4,
+        drafts=1,
+    ),
     "on_input": Spec(experts=5, top_k=2, score="sigmoid", renormalise=False, weight_on="input", by_logit=True,
                      shared_ff=20),
     "mixer": Spec(experts=8, top_k=2, score="sparse_mixer", renormalise=False, router_jitter=0.3),
@@ -434,12 +456,22 @@ def random_floats(seed: int, name: str, count: int) -> np.ndarray:
     return (quarters - 2 * 65535) / math.sqrt((65536.0**2 - 1) / 3)
 
 
+def _routes(layer: Layer, vocab: int, seed: int, name: str) -> np.ndarray:
+    """Experts of every token, ascending: those of the largest of some random numbers."""
+    experts, top_k = layer.need("experts"), layer.need("top_k")
+    drawn = random_floats(seed, name, vocab * experts).reshape(vocab, experts)
+    return np.sort(np.argsort(drawn, axis=1)[:, :top_k], axis=1).astype(np.float32).reshape(-1)
+
+
 def random_weights(model: Model, seed: int) -> dict[str, np.ndarray]:
     """float32 weights for every tensor of a description, under the plain names."""
     out = {}
     for tensor in required(model):
         for expert in range(tensor.count):
             name = plain_name(tensor, expert)
+            if tensor.role == "TOKEN_ROUTES":
+                out[name] = _routes(model.layers[tensor.layer], model.vocab, seed, name)
+                continue
             drawn = random_floats(seed, name, tensor.rows * tensor.columns)
             if tensor.vector:
                 spread = 0.3 if tensor.role == "ROUTER_BIAS" else 0.1

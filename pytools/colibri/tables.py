@@ -35,7 +35,7 @@ def tables(layout: Layout, tensor_sums: dict[tuple[int, str], Any], expert_sums:
     model, cffi = layout.model, ffi()
     bodies = {
         "MODEL": b"".join(pack_struct("record", **r) for r in model_records(model)),
-        "LAYERS": b"".join(pack_struct("record", **r) for r in layer_records(model.layers)),
+        "LAYERS": b"".join(pack_struct("record", **r) for r in layer_records(model.all_layers)),
         "TENSORS": b"".join(_tensor(t, tensor_sums.get((t.layer, t.role))) for t in layout.tensors),
         "EXPERT_SUMS": b"".join(pack_struct("expert_sum", crc=s.crc, digest=s.half()) for s in expert_sums),
         "ROPE": _ropes(model),

@@ -31,7 +31,7 @@ _NAMES = {
     "ROUTER": "router", "ROUTER_BIAS": "router_bias", "SHARED_SWITCH": "shared_gate",
     **{role: role.lower() for role in (
         "FFN_GATE_BIAS", "FFN_UP_BIAS", "FFN_DOWN_BIAS", "SINKS", "FFN_NORM_BIAS", "HEAD_BIAS", "POST_ATTENTION_NORM",
-        "POST_FFN_NORM", "TAPS", "TAPS_BIAS")},
+        "POST_FFN_NORM", "TAPS", "TAPS_BIAS", "TOKEN_ROUTES")},
     "ATTENTION_NORM_BIAS": "attn_norm_bias", "FINAL_NORM_BIAS": "norm_bias",
     "SHARED_GATE": "shared.gate", "SHARED_UP": "shared.up", "SHARED_DOWN": "shared.down",
 }
@@ -93,9 +93,10 @@ def _ffn(layer: Layer) -> DenseFfn | MoeFfn:
         None if layer.router_eps is None else F(layer.router_eps), layer.shared_ff or 0,
         bool(layer.shared_gate), _BIAS[layer.router_bias or c.ROUTER_BIAS_NONE], layer.router_groups or 0,
         layer.router_top_groups or 0,
-        "top_two" if layer.router_group_score == c.GROUP_TOP_TWO else "max",
+        _named("colibri_group_score", layer.router_group_score, "max"),
         "input" if layer.router_weight_on == c.ROUTER_ON_INPUT else "output", F(layer.router_sum_min or 0),
-        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, **own)
+        F(layer.router_jitter or 0), layer.router_choice == c.CHOICE_BY_LOGIT, bool(layer.router_by_token),
+        **own)
 
 
 def _posts(layer: Layer) -> tuple[str, ...]:
@@ -116,6 +117,12 @@ def description(model: Model) -> Description:
     return Description(model.vocab, model.hidden, layers, F(one_eps.pop()), model.tied, *optional,
                        _named("colibri_norm", model.final_norm, "rms"), bool(model.head_bias),
                        _f32(model.logit_softcap))
+
+
+def run_weights(model: Model, named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Weights without those of draft layers, which no run reads."""
+    drafts = tuple(f"layers.{len(model.layers) + number}." for number in range(len(model.drafts)))
+    return {name: value for name, value in named.items() if not drafts or not name.startswith(drafts)}
 
 
 def _factor(checkpoint: Checkpoint, name: str, layer: Layer, role: str) -> np.ndarray:

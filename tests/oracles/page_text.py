@@ -13,8 +13,8 @@ from typing import Any
 from colibri import sizing_report
 from colibri.description import Model
 from colibri.engine import Limits
-from colibri.family_table import REFUSED
 from colibri.library import constants, header_text, key_types, names
+from colibri.unsupported import REFUSED
 from oracles.cases import GREEDY, PROMPT
 
 # Keys that give a size or a number whatever it is, not a choice between ways to compute.
@@ -37,6 +37,7 @@ WORDS = {
     "ROUTER_BIAS: SCORE": "router bias on the score", "ROUTER_BIAS: CHOICE": "router bias of the choice",
     "ROUTER_BIAS: LOGIT": "router bias in the logit", "ROUTER_GROUPS": "groups of experts",
     "ROUTER_GROUP_SCORE: MAX": "a group's best", "ROUTER_GROUP_SCORE: TOP_TWO": "a group's best two",
+    "ROUTER_GROUP_SCORE: EACH": "as many of every group", "ROUTER_BY_TOKEN": "routing by token",
     "ROUTER_WEIGHT_ON: INPUT": "weights on the input", "ROUTER_SUM_MIN": "a least sum of weights",
     "ROUTER_CHOICE: LOGIT": "choice by the logit",
     "QUERY_FLOOR": "queries that grow with the position", "CHUNK": "stretches of positions",

@@ -297,6 +297,10 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("ROUTER_TOP_GROUPS", "dots_groups", "three", experts(router_top_groups=3)),
         ("ROUTER_GROUP_SCORE", "dots_groups", "the best expert's", experts(router_group_score=c.GROUP_MAX)),
         ("ROUTER_GROUP_SCORE", "glm_groups", "the best expert's", experts(router_group_score=c.GROUP_MAX)),
+        ("ROUTER_GROUP_SCORE ROUTER_TOP_GROUPS", "dots_groups", "as many of each", experts(
+            router_group_score=c.GROUP_EACH, router_top_groups=4)),
+        ("ROUTER_GROUPS ROUTER_GROUP_SCORE", "mixtral_mha", "one of each half", experts(
+            router_groups=2, router_top_groups=2, router_group_score=c.GROUP_EACH)),
         ("ROUTER_SUM_MIN", "ernie_bias", "none", experts(router_sum_min=None)),
         ("ROUTER_SUM_MIN", "mixtral_mha", "1.5", experts(router_sum_min=1.5)),
         ("ROUTER_CHOICE", "glm_groups", "by logit", experts(router_bias=None, router_choice=c.CHOICE_BY_LOGIT)),
@@ -426,6 +430,12 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("ROUTER_BIAS", "mixtral_mha", "a bias that is not there", experts(router_bias=c.ROUTER_BIAS_SCORE)),
         ("ROUTER_GROUPS", "dots_groups", "no divisor", experts(router_groups=5)),
         ("ROUTER_TOP_GROUPS", "dots_groups", "too few for the experts chosen", experts(router_top_groups=1)),
+        ("ROUTER_GROUP_SCORE", "glm_groups", "as many of each, and one group stays", experts(
+            router_group_score=c.GROUP_EACH)),
+        ("ROUTER_BY_TOKEN", "mixtral_mha", "a table that is not there", experts(router_by_token=1)),
+        ("ROUTER_BY_TOKEN", "dots_groups", "a table that is not there", experts(router_by_token=1)),
+        ("DRAFT DRAFT_LAYERS", "deepseek_v3_groups", "a layer of the run", layers(draft=1)),
+        ("SINKS", "deepseek_v2_plain", "sinks", layers(sinks=1)),
         ("SHARED_FF", "qwen2_moe_plain", "narrower", experts(shared_ff=64)),
         ("SHARED_GATE", "ernie_moe", "a gate that is not there", experts(shared_gate=1)),
     ]

@@ -53,10 +53,10 @@ class LayerCache:
             if self.kind == "q8":
                 require_finite(x, f"KV cache, {name}")
                 q, scales = quantize_q8(x)
-                parts = {name: q, f"{name}_scales": scales}
+                stored = {name: q, f"{name}_scales": scales}
             else:
-                parts = {name: f32_to_f16_bits(x) if self.kind == "f16" else x}
-            for plane, rows in parts.items():
+                stored = {name: f32_to_f16_bits(x) if self.kind == "f16" else x}
+            for plane, rows in stored.items():
                 self.planes[plane] = np.concatenate([self.planes[plane], rows])
 
     def truncate(self, length: int) -> None:

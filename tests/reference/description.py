@@ -125,11 +125,12 @@ class MoeFfn:
     bias: str = ""  # on the "score" or the "logit" of the "choice" alone, or in the "logit" itself
     groups: int = 0  # 0: none; else equal groups of neighbours
     top_groups: int = 0
-    group_score: str = "max"  # or "top_two"
+    group_score: str = "max"  # or "top_two"; "each": every group gives as many of its experts
     weight_on: str = "output"  # or "input"
     sum_min: np.float32 = F(0)
     jitter: np.float32 = F(0)
     by_logit: bool = False  # the choice
+    by_token: bool = False  # the experts of a row are those of its token in a table
     activation: str = "silu"
     limit: np.float32 | None = None
     biases: tuple[str, ...] = ()  # of every routed expert: "gate", "up", "down"

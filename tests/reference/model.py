@@ -13,7 +13,7 @@ used):
                 k_up [heads*latent, nope], v_up [heads*v_dim, latent], o [hidden, heads*v_dim]
     dense ffn:  layers.N.ffn.gate, layers.N.ffn.up [ff, hidden]   layers.N.ffn.down [hidden, ff]
     moe:        layers.N.router [experts, hidden]
-                layers.N.router_bias [experts]
+                layers.N.router_bias [experts]   layers.N.token_routes [vocab*top_k]
                 layers.N.experts.E.gate, .up, .down     layers.N.shared.gate, .up, .down
                 layers.N.shared_gate [1, hidden] or [hidden]
 
@@ -189,6 +189,8 @@ class Model:
             self._take_block(f"{at}.ffn", kinds.dense, ffn.ff)
             return
         self._matrix(f"{at}.router", "f32", ffn.experts, self.desc.hidden)
+        if ffn.by_token:
+            self._vector(f"{at}.token_routes", self.desc.vocab * ffn.top_k)
         if ffn.bias:
             self._vector(f"{at}.router_bias", ffn.experts)
         for e in range(ffn.experts):
@@ -309,13 +311,16 @@ class Model:
             inner.append(y if biases[part] is None else y + biases[part])
         return self.matrices[f"{at}.down"].product(Activation(gated(ffn.activation, *inner, ffn.limit)), biases["down"])
 
-    def route(self, at: str, ffn: MoeFfn, h: Activation) -> F32:
-        """[n, experts] weights; NaN for what was not chosen."""
-        logits = self.matrices[f"{at}.router"].product(h)
-        return route(ffn, logits, self.vectors.get(f"{at}.router_bias"), f"{at}.router")
+    def route(self, at: str, ffn: MoeFfn, h: Activation, ids: NDArray[np.int64] | None = None) -> F32:
+        """[n, experts] weights; NaN for what was not chosen. ids: the rows' tokens."""
+        logits, bias = self.matrices[f"{at}.router"].product(h), self.vectors.get(f"{at}.router_bias")
+        if ffn.by_token:
+            table = self.vectors[f"{at}.token_routes"].reshape(self.desc.vocab, ffn.top_k)
+            return route(ffn, logits, bias, f"{at}.router", table[ids])
+        return route(ffn, logits, bias, f"{at}.router")
 
-    def _moe(self, at: str, ffn: MoeFfn, h: Activation) -> F32:
-        w = self.route(at, ffn, h)
+    def _moe(self, at: str, ffn: MoeFfn, h: Activation, ids: NDArray[np.int64]) -> F32:
+        w = self.route(at, ffn, h, ids)
         y = np.zeros((w.shape[0], self.desc.hidden), dtype=F)
         for e in range(ffn.experts):  # ascending: every row adds its experts in that order
             rows = np.flatnonzero(~np.isnan(w[:, e]))
@@ -372,7 +377,7 @@ class Model:
                 x = self._residual(x, y, f"{at}.post_attention_norm")
                 h = Activation(self._norm(f"{at}.ffn_norm", layer.norm, x))
                 y = (self._block(f"{at}.ffn", layer.ffn, h, at) if isinstance(layer.ffn, DenseFfn)
-                     else self._moe(at, layer.ffn, h))
+                     else self._moe(at, layer.ffn, h, ids))
                 x = self._residual(x, y, f"{at}.post_ffn_norm")
             final = Activation(self._norm("norm", self.desc.final_norm, x))
             out = self.matrices["embed" if self.desc.tied else "head"].product(final, self.vectors.get("head_bias"))

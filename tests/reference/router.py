@@ -75,8 +75,11 @@ def divided(ffn: MoeFfn, w: F32, chosen: NDArray[np.bool_]) -> F32:
     return w / t[:, None]
 
 
-def route(ffn: MoeFfn, logits: F32, bias: F32 | None, at: str) -> F32:
-    """[n, experts] weights; an expert that was not chosen has NaN, so nobody can use it by mistake."""
+def route(ffn: MoeFfn, logits: F32, bias: F32 | None, at: str, listed: F32 | None = None) -> F32:
+    """[n, experts] weights; an expert that was not chosen has NaN, so nobody can use it by mistake.
+
+    listed: [n, top_k] experts of the rows' tokens, if tokens choose them.
+    """
     if ffn.bias == "logit":
         logits = logits + bias
     require_finite(logits, at)
@@ -86,9 +89,16 @@ def route(ffn: MoeFfn, logits: F32, bias: F32 | None, at: str) -> F32:
     if ffn.bias in ("score", "choice"):
         value = value + bias
     require_finite(value, f"{at}: numbers of the choice")
-    if ffn.groups:
+    if ffn.groups and ffn.group_score != "each":
         value = np.where(kept(ffn, value), value, F(-np.inf))
-    chosen = best(value, ffn.top_k)
+    if ffn.groups and ffn.group_score == "each":
+        parts = value.reshape(-1, ffn.experts // ffn.groups)
+        chosen = best(parts, ffn.top_k // ffn.groups).reshape(value.shape)
+    else:
+        chosen = best(value, ffn.top_k)
+    if listed is not None:
+        chosen = np.zeros(value.shape, dtype=bool)
+        np.put_along_axis(chosen, listed.astype(np.int64), True, axis=-1)
     if ffn.score == "sparse_mixer":
         w = np.stack([mixed(ffn, z) for z in logits])
     w = np.where(chosen, divided(ffn, w, chosen) * F(ffn.scale), F(np.nan))

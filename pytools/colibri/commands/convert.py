@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..convert import ConvertOptions, convert, convert_share, join
 from ..errors import InputError, UsageError
+from ..expert_map import read_expert_map
 from ..format import KINDS
 from ..output import Output, bytes_text
 from ..progress import progress_bar
@@ -41,6 +42,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     for group in ("embed", "head", "attention", "ffn", "experts"):
         parser.add_argument(f"--{group}", choices=KINDS, help=f"kind of the {group} weights")
     parser.add_argument("--no-tokenizer", action="store_true", help="a file that takes token ids only")
+    parser.add_argument(
+        "--expert-map",
+        type=Path,
+        metavar="FILE",
+        help="JSON with the physical_to_logical_map of a checkpoint whose experts lie in balanced slots (EPLB)",
+    )
+    parser.add_argument(
+        "--no-drafts", action="store_true", help="leave out layers that guess further tokens (MTP)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
     parser.add_argument(
         "--source-name", default="", metavar="NAME", help="name kept in the file as its source"
@@ -106,6 +116,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         ffn=options.ffn,
         experts=options.experts,
         tokenizer=not options.no_tokenizer,
+        drafts=not options.no_drafts,
+        expert_map=tuple(map(tuple, read_expert_map(options.expert_map))) if options.expert_map else (),
         overwrite=options.overwrite,
         source_name=options.source_name,
     )

@@ -25,10 +25,13 @@ def run(options: argparse.Namespace, output: Output) -> int:
     info, blob = model.info(), describe(model)
     described = blob.model()
     kinds = blob.kinds()
-    layers = [
-        {f.name: getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
-        for layer in described.layers
-    ]
+    layers, drafts = (
+        [
+            {f.name: getattr(layer, f.name) for f in fields(layer) if getattr(layer, f.name) is not None}
+            for layer in listed
+        ]
+        for listed in (described.layers, described.drafts)
+    )
     tensors = [
         {
             "name": tensor.label,
@@ -51,6 +54,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "generation": blob.generation(),
         "provenance": blob.provenance(),
         "layer_descriptions": layers,
+        "draft_layers": len(described.drafts),
+        "draft_bytes": blob.draft_bytes(),
+        "draft_descriptions": drafts,
     }
     if options.tensors:
         document["tensors"] = tensors
@@ -89,6 +95,8 @@ def show(d: dict[str, Any], output: Output) -> None:
         ("parameters", f"{d['parameters']:,}{share}"),
         ("weights", kinds),
         ("bytes", sizes),
+        *([("drafts", f"{d['draft_layers']} layers that guess further tokens, {bytes_text(d['draft_bytes'])}, "
+            "no run reads them")] if d["draft_layers"] else []),
         ("context", d["trained_context"] or "not said"),
         ("text", f"{words}, end ids {d['generation'].get('end', [])}"),
     ):

@@ -13,7 +13,7 @@ from ..engine import Model, Plan
 from ..errors import DoesNotFit, InputError, UsageError
 from ..format import PRESETS
 from ..output import Output, bytes_text, table
-from .common import limit_options, limits_of, positive
+from .common import describe, limit_options, limits_of, positive
 
 EXAMPLES = (
     "colibri plan model.colibri --context 256 --header pool.h --svg pool.svg",
@@ -138,8 +138,16 @@ def run(options: argparse.Namespace, output: Output) -> int:
     info = model.info()
     plan = model.plan(limits_of(options, info))
     room = options.memory if options.memory is not None else free_memory()
-    output.document(document_of(plan, info.identity, plan.pool_bytes <= room))
+    blob = describe(model)
+    drafts = {"draft_layers": len(blob.model().drafts), "draft_bytes": blob.draft_bytes()}
+    whole = {"file_bytes": info.file_bytes, **drafts}
+    output.document({**document_of(plan, info.identity, plan.pool_bytes <= room), **whole})
     show(plan, output)
+    if drafts["draft_layers"]:
+        output.result(
+            f"in the file beside: {drafts['draft_layers']} draft layer(s), {bytes_text(drafts['draft_bytes'])} that no "
+            "run reads"
+        )
     if options.header:
         write(options.header, draw.c_header(plan, model.path.name, info.identity), output)
     if options.svg:
