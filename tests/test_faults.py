@@ -153,7 +153,7 @@ def test_flipped_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanit
 
 
 @pytest.mark.parametrize("spec", ("tiny", "mixed", "window", "shared", "uneven", "groups", "each_group", "by_token",
-                                  "drafts", "latent-drafts", "fixed"))
+                                  "drafts", "latent-drafts", "fixed", "conv"))
 def test_corrupted_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanitized, spec: str,
                                                                   tmp_path: Path) -> None:
     """Several words of the tables at once: random, limits of integers, small steps, words from elsewhere."""
@@ -398,9 +398,9 @@ def test_content_that_breaks_its_contract_is_found_although_all_sums_are_right(t
 
 
 @pytest.mark.parametrize("spec", (
-    "tiny", "window", "mixed", "groups", "by_token", "drafts",
+    "tiny", "window", "mixed", "groups", "by_token", "drafts", "conv",
     *(pytest.param(name, marks=pytest.mark.slow)
-      for name in ("shared", "uneven", "sigmoid", "wide", "on_input", "softplus", "choice")),
+      for name in ("shared", "uneven", "sigmoid", "wide", "on_input", "softplus", "choice", "turns")),
 ))
 def test_a_monkey_finds_nothing(sanitized: Sanitized, spec: str, tmp_path: Path) -> None:
     """Random feeds, budgets, rewinds, resets and a bad host: the same logits as a plain session, no report."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_kit import Capture, document
-from colibri import cli, family_table, match_keys, match_keys_row
+from colibri import cli, family_places, match_keys, match_keys_row
 from colibri.blobfile import BlobFile
 from colibri.convert import ConvertOptions, convert
 from colibri.family_table import FAMILIES, Family, Moe
@@ -330,5 +330,5 @@ def test_the_table_is_what_rows_are_made_for() -> None:
     mixtral = FAMILIES["mixtral"]
     name = "model.layers.{L}.block_sparse_moe.experts.{E}.w3.weight"
     assert match_keys_row.expected_name(mixtral, "EXPERT_UP") == name
-    assert match_keys_row.expected_name(mixtral, "HEAD") == family_table.source_name(
+    assert match_keys_row.expected_name(mixtral, "HEAD") == family_places.source_name(
         mixtral, match_keys_row.Tensor("HEAD", match_keys_row.EVERY_LAYER, 1, 1))  # fmt: skip

@@ -184,6 +184,7 @@ enum colibri_layer_key {
     COLIBRI_LAYER_ROUTER_BY_TOKEN = 71      /* u32 1 = by token, absent = by score */
 };
 
+/* CONV: one head of HEAD_DIM channels, WINDOW taps a channel instead of scores; K gates what goes in, Q the sums */
 enum colibri_attention { COLIBRI_ATTENTION_GQA = 1, COLIBRI_ATTENTION_MLA = 2, COLIBRI_ATTENTION_CONV = 3 };
 /* before the rotation: per head (weights of head_dim), or over all heads at once (weights of the whole width) */
 /* after it: per head, with weights of head_dim or (L2) without any */
@@ -197,7 +198,8 @@ enum colibri_qk_norm {
 /* (x - mean) / deviation * w (+ bias), or x / root mean square * w */
 enum colibri_norm { COLIBRI_NORM_RMS = 0, COLIBRI_NORM_LAYER = 1, COLIBRI_NORM_LAYER_BIAS = 2 };
 enum colibri_post_norm { COLIBRI_POST_NORM_ATTENTION = 1, COLIBRI_POST_NORM_FFN = 2 };
-enum colibri_bias { COLIBRI_BIAS_Q = 1, COLIBRI_BIAS_K = 2, COLIBRI_BIAS_V = 4, COLIBRI_BIAS_O = 8 };
+enum colibri_bias { COLIBRI_BIAS_Q = 1, COLIBRI_BIAS_K = 2, COLIBRI_BIAS_V = 4, COLIBRI_BIAS_O = 8,
+                    COLIBRI_BIAS_TAPS = 16 /* CONV only */ };
 enum colibri_ffn { COLIBRI_FFN_DENSE = 1, COLIBRI_FFN_MOE = 2 };
 enum colibri_ffn_bias { COLIBRI_FFN_BIAS_GATE = 1, COLIBRI_FFN_BIAS_UP = 2, COLIBRI_FFN_BIAS_DOWN = 4 };
 enum colibri_router_score {
@@ -255,6 +257,8 @@ enum colibri_role {
     COLIBRI_ROLE_SHARED_DOWN = 40,
     COLIBRI_ROLE_SHARED_SWITCH = 41,        /* 1 x hidden, f32: the shared expert's gate */
     COLIBRI_ROLE_ROUTER_BIAS = 50,          /* vector experts */
+    COLIBRI_ROLE_TAPS = 51,                 /* CONV: vector HEAD_DIM * WINDOW, a channel's taps, oldest first */
+    COLIBRI_ROLE_TAPS_BIAS = 52,            /* vector HEAD_DIM */
     COLIBRI_ROLE_TOKEN_ROUTES = 56,         /* vector vocab * top_k: expert numbers, ascending within a token */
     COLIBRI_ROLE_FFN_GATE_BIAS = 60,        /* vector ff, of every expert one after the other */
     COLIBRI_ROLE_FFN_UP_BIAS = 61,

@@ -42,11 +42,11 @@ static int32_t colibri_read_attention(const colibri_view *view, uint32_t i, coli
     const uint32_t most = COLIBRI_VALUE_LIMIT;
     switch (colibri_records(view, s)[i].key) {
     case COLIBRI_LAYER_ATTENTION:
-        if (colibri_records(view, s)[i].value > COLIBRI_ATTENTION_MLA) {
+        if (colibri_records(view, s)[i].value > COLIBRI_ATTENTION_CONV) {
             return colibri_record_fault(detail, COLIBRI_ERROR_UNSUPPORTED, view, s, i, COLIBRI_FIELD_VALUE,
-                                        COLIBRI_ATTENTION_MLA, colibri_records(view, s)[i].value);
+                                        COLIBRI_ATTENTION_CONV, colibri_records(view, s)[i].value);
         }
-        return colibri_record_u32(view, s, i, COLIBRI_ATTENTION_GQA, COLIBRI_ATTENTION_MLA, &d->attention, detail);
+        return colibri_record_u32(view, s, i, COLIBRI_ATTENTION_GQA, COLIBRI_ATTENTION_CONV, &d->attention, detail);
     case COLIBRI_LAYER_HEADS: return colibri_record_u32(view, s, i, 1, 65535, &d->heads, detail);
     case COLIBRI_LAYER_KV_HEADS: return colibri_record_u32(view, s, i, 1, 65535, &d->kv_heads, detail);
     case COLIBRI_LAYER_HEAD_DIM: return colibri_record_u32(view, s, i, 1, 65535, &d->head_dim, detail);
@@ -56,7 +56,7 @@ static int32_t colibri_read_attention(const colibri_view *view, uint32_t i, coli
     case COLIBRI_LAYER_QK_NORM:
         return colibri_record_u32(view, s, i, 0, COLIBRI_QK_NORM_L2_AFTER_ROPE, &d->qk_norm, detail);
     case COLIBRI_LAYER_NORM_EPS: return colibri_record_f32(view, s, i, &d->eps, detail);
-    default: return colibri_record_u32(view, s, i, 0, 15, &d->biases, detail);
+    default: return colibri_record_u32(view, s, i, 0, 31, &d->biases, detail);
     }
 }
 
@@ -343,6 +343,26 @@ static int32_t colibri_check_latent(const colibri_view *view, uint32_t layer, co
     return status < 0 ? status : colibri_check_width(view, layer, d->heads, d->v_dim, detail);
 }
 
+/* A convolution: one head, at least one tap, taps in a vector; nothing that scores and rotations need. */
+static int32_t colibri_check_convolution(const colibri_view *view, uint32_t layer, const colibri_description *d,
+                                         colibri_detail *detail)
+{
+    if (d->attention != COLIBRI_ATTENTION_CONV) {
+        return d->biases & COLIBRI_BIAS_TAPS ? colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 15,
+                                                                   d->biases) : COLIBRI_OK;
+    }
+    if (!d->window) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_MISSING, COLIBRI_LAYER_WINDOW, 0);
+    }
+    if (d->heads != 1u) {                       /* and one KV head, which divides it */
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 1, d->heads);
+    }
+    if (d->rope != COLIBRI_NO || d->qk_norm || d->has_clip || d->sinks || d->chunk || d->query_floor) {
+        return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, COLIBRI_LAYER_ATTENTION, d->attention);
+    }
+    return colibri_check_width(view, layer, d->window, d->head_dim, detail);
+}
+
 /* A choice of positions: of latent attention without a window, by index heads that read the latent of the queries, or
  * taken over from the last layer that has them; that one has to choose as many. */
 static int32_t colibri_check_index(const colibri_view *view, colibri_cursor *cursor, const colibri_description *d,
@@ -385,6 +405,7 @@ static int32_t colibri_check_description(const colibri_view *view, uint32_t laye
     }
     int32_t status = colibri_check_width(view, layer, d->heads, d->head_dim, detail);
     status = status < 0 ? status : colibri_check_latent(view, layer, d, detail);
+    status = status < 0 ? status : colibri_check_convolution(view, layer, d, detail);
     if (status < 0) {
         return status;
     }

@@ -145,6 +145,7 @@ static int colibri_extra_shape(const colibri_view *view, const colibri_descripti
 {
     uint32_t experts = d->ffn == COLIBRI_FFN_MOE ? d->experts : 1u;
     int biased = d->norm == COLIBRI_NORM_LAYER_BIAS;
+    int conv = d->attention == COLIBRI_ATTENTION_CONV;
     switch (role) {
     case COLIBRI_ROLE_FFN_GATE_BIAS:
         return colibri_vector_shape(shape, experts * d->ff, (d->ffn_biases & COLIBRI_FFN_BIAS_GATE) != 0u);
@@ -152,6 +153,9 @@ static int colibri_extra_shape(const colibri_view *view, const colibri_descripti
         return colibri_vector_shape(shape, experts * d->ff, (d->ffn_biases & COLIBRI_FFN_BIAS_UP) != 0u);
     case COLIBRI_ROLE_FFN_DOWN_BIAS:
         return colibri_vector_shape(shape, experts * view->hidden, (d->ffn_biases & COLIBRI_FFN_BIAS_DOWN) != 0u);
+    case COLIBRI_ROLE_TAPS: return colibri_vector_shape(shape, d->head_dim * d->window, conv);
+    case COLIBRI_ROLE_TAPS_BIAS:
+        return colibri_vector_shape(shape, d->head_dim, conv && (d->biases & COLIBRI_BIAS_TAPS) != 0u);
     case COLIBRI_ROLE_SINKS: return colibri_vector_shape(shape, d->heads, d->sinks != 0u);
     case COLIBRI_ROLE_ATTENTION_NORM_BIAS:
     case COLIBRI_ROLE_FFN_NORM_BIAS: return colibri_vector_shape(shape, view->hidden, biased);
@@ -187,7 +191,8 @@ int colibri_role_shape(const colibri_view *view, const colibri_description *laye
         return layer->attention == COLIBRI_ATTENTION_MLA ? colibri_latent_shape(view, layer, role, shape)
                                                          : colibri_attention_shape(view, layer, role, shape);
     }
-    if (role >= COLIBRI_ROLE_FFN_GATE_BIAS && role <= COLIBRI_ROLE_POST_FFN_NORM) {
+    if (role == COLIBRI_ROLE_TAPS || role == COLIBRI_ROLE_TAPS_BIAS ||
+        (role >= COLIBRI_ROLE_FFN_GATE_BIAS && role <= COLIBRI_ROLE_POST_FFN_NORM)) {
         return colibri_extra_shape(view, layer, role, shape);
     }
     return colibri_ffn_shape(view, layer, role, shape);

@@ -15,7 +15,8 @@ uint32_t colibri_k_kind(uint32_t kv_kind)
     }
 }
 
-/* Tile sizes and the number of tiles of one KV head. Latent attention has no V plane: it mixes the K tiles. */
+/* Tile sizes and the number of tiles of one KV head. Latent attention has no V plane: it mixes the K tiles; a
+ * convolution has no K plane. */
 void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer)
 {
     uint64_t d = layer->d.head_dim;
@@ -43,6 +44,9 @@ void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer)
     if (colibri_latent(layer)) {
         layer->v_tile_bytes = 0;
     }
+    if (layer->d.attention == COLIBRI_ATTENTION_CONV) {
+        layer->k_tile_bytes = 0;
+    }
     layer->index_tile_bytes = layer->d.index_heads
                                   ? colibri_tile_bytes(colibri_k_kind(limits->kv_kind), layer->d.index_dim) : 0u;
 }
@@ -55,8 +59,8 @@ static uint8_t *colibri_k_tile(const colibri_session *s, const colibri_layer *la
                                   head * head_bytes + tile % layer->kv_tiles * layer->k_tile_bytes);
 }
 
-static uint8_t *colibri_v_tile(const colibri_session *s, const colibri_layer *layer, uint32_t sequence, uint32_t head,
-                               uint32_t tile)
+uint8_t *colibri_value_tile(const colibri_session *s, const colibri_layer *layer, uint32_t sequence, uint32_t head,
+                            uint32_t tile)
 {
     uint64_t head_bytes = (layer->k_tile_bytes + layer->v_tile_bytes) * layer->kv_tiles;
     return colibri_pool_at(s, s->layout.kv + sequence * s->layout.kv_sequence_bytes + layer->kv_offset +
@@ -219,6 +223,14 @@ static void colibri_grow_query(const colibri_layer *layer, uint32_t position, fl
     }
 }
 
+/* A value's numbers into its row of its head's V tile. */
+int colibri_cache_value(const colibri_session *s, const colibri_layer *layer, const colibri_row_state *state,
+                        uint32_t head, const float *v)
+{
+    uint8_t *tile = colibri_value_tile(s, layer, state->sequence, head, state->position / COLIBRI_TILE_ROWS);
+    return colibri_store_v(s, v, layer->d.head_dim, tile, state->position % COLIBRI_TILE_ROWS);
+}
+
 /* A row's q and k made ready in place, its k and v written into the cache. */
 void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker)
 {
@@ -227,7 +239,6 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     float *q = colibri_qkv_at(s, row);
     float *k = q + layer->q.rows;
     const float *v = k + layer->k.rows;
-    uint32_t tile = state->position / COLIBRI_TILE_ROWS, lane = state->position % COLIBRI_TILE_ROWS;
     int bad = 0;
     if (layer->d.qk_norm == COLIBRI_QK_NORM_HEAD || layer->d.qk_norm == COLIBRI_QK_NORM_WIDTH) {
         bad |= colibri_norm_qk(s, layer, q, k);
@@ -249,8 +260,7 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     bad |= colibri_amax_bits(s->kernel, k, layer->k.rows + layer->v.rows) >= COLIBRI_INFINITY_BITS;
     for (uint32_t h = 0; h < layer->d.kv_heads; h++) {
         bad |= colibri_cache_key(s, layer, state, h, k + (uint64_t)h * head_dim);
-        bad |= colibri_store_v(s, v + (uint64_t)h * head_dim, head_dim,
-                               colibri_v_tile(s, layer, state->sequence, h, tile), lane);
+        bad |= colibri_cache_value(s, layer, state, h, v + (uint64_t)h * head_dim);
     }
     if (bad) {
         colibri_fault(s, worker);
@@ -330,7 +340,7 @@ static void colibri_attend_values(colibri_session *s, const colibri_layer *layer
                               (uint64_t)q->head[i] * layer->d.head_dim;
     }
     if (!colibri_latent(layer)) {
-        m->plane = colibri_v_tile(s, layer, q->sequence, q->kv_head, 0);
+        m->plane = colibri_value_tile(s, layer, q->sequence, q->kv_head, 0);
         m->tile_bytes = layer->v_tile_bytes;
         colibri_mix(s->kernel, m);
         return;

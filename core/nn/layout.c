@@ -170,6 +170,11 @@ static void colibri_widen_attention(const colibri_view *view, const colibri_limi
     w->kv = colibri_add(w->kv, colibri_mul(tile, layer.kv_tiles, bad), bad);
     layout->kv_bytes_per_token += tile / COLIBRI_TILE_ROWS;
     layout->quantize_attended |= colibri_kind_quantized(colibri_role_kind(view, d, COLIBRI_ROLE_O)) != 0;
+    if (d->attention == COLIBRI_ATTENTION_CONV) {       /* no scores: taps, a row at a time */
+        w->macs = colibri_most(w->macs, (uint64_t)d->window * d->head_dim);
+        colibri_widen_projections(view, limits, d, layout, w);
+        return;
+    }
     uint64_t lanes = colibri_score_lanes(limits, d->window ? d->window : d->chunk);
     layout->score_lanes = (uint32_t)colibri_most(layout->score_lanes, lanes);
     layout->head_dim = (uint32_t)colibri_most(layout->head_dim, d->head_dim);
@@ -370,6 +375,8 @@ static void colibri_layer_resolve(const colibri_session *s, colibri_layer *layer
     layer->index_k_norm = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_K_NORM]);
     layer->index_k_shift = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_K_SHIFT]);
     layer->index_weight = colibri_resolve(s, t[COLIBRI_ROLE_INDEX_WEIGHT]);
+    layer->taps = colibri_resolve(s, t[COLIBRI_ROLE_TAPS]);
+    layer->taps_bias = colibri_resolve(s, t[COLIBRI_ROLE_TAPS_BIAS]);
     layer->ffn_norm = colibri_resolve(s, t[COLIBRI_ROLE_FFN_NORM]);
     layer->gate = colibri_resolve(s, t[dense ? COLIBRI_ROLE_GATE : COLIBRI_ROLE_SHARED_GATE]);
     layer->up = colibri_resolve(s, t[dense ? COLIBRI_ROLE_UP : COLIBRI_ROLE_SHARED_UP]);

@@ -27,6 +27,7 @@ typedef struct colibri_layer {
     colibri_weight router, router_bias, token_routes, expert_gate, expert_up, expert_down, shared_switch;
     colibri_weight ffn_gate_bias, ffn_up_bias, ffn_down_bias;       /* of the routed experts, or of the dense FFN */
     colibri_weight sinks, attention_norm_bias, ffn_norm_bias, post_attention_norm, post_ffn_norm;
+    colibri_weight taps, taps_bias;             /* of a convolution, a channel after the other */
     colibri_weight q_a, k_up, v_up;             /* latent attention, whose k makes latent and rope key */
     colibri_weight index_q, index_k, index_k_norm, index_k_shift, index_weight;
     uint64_t index_offset;                      /* of the index keys inside one sequence's cache */
@@ -247,6 +248,11 @@ static inline int colibri_latent(const colibri_layer *layer)
     return layer->d.attention == COLIBRI_ATTENTION_MLA;
 }
 
+static inline int colibri_convolution(const colibri_layer *layer)
+{
+    return layer->d.attention == COLIBRI_ATTENTION_CONV;
+}
+
 static inline uint32_t colibri_strips(uint32_t rows)
 {
     return rows / COLIBRI_STRIP_ROWS + (rows % COLIBRI_STRIP_ROWS != 0u);
@@ -312,6 +318,13 @@ uint32_t colibri_k_kind(uint32_t kv_kind);
 int colibri_store_k(const colibri_session *s, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane);
 int colibri_cache_key(const colibri_session *s, const colibri_layer *layer, const colibri_row_state *state,
                       uint32_t head, const float *k);
+int colibri_cache_value(const colibri_session *s, const colibri_layer *layer, const colibri_row_state *state,
+                        uint32_t head, const float *v);
+uint8_t *colibri_value_tile(const colibri_session *s, const colibri_layer *layer, uint32_t sequence, uint32_t head,
+                            uint32_t tile);
+/* convolve.c */
+void colibri_place_convolved(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
+void colibri_convolve(colibri_session *s, const colibri_layer *layer, uint32_t row);
 /* latent.c */
 void colibri_latent_norm(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);
 void colibri_place_latent(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker);

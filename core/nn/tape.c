@@ -94,6 +94,9 @@ uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op)
     case COLIBRI_OP_ABSORB: return colibri_strips(layer->d.latent) * layer->d.heads;
     case COLIBRI_OP_EXPAND: return colibri_strips(layer->d.v_dim) * layer->d.heads;
     case COLIBRI_OP_ATTEND:
+        if (colibri_convolution(layer)) {
+            return s->row_count;
+        }
         return colibri_blocks(s->row_count, colibri_attend_rows(layer)) * layer->d.kv_heads *
                colibri_attend_parts(layer);
     case COLIBRI_OP_PROJECT:
@@ -417,13 +420,21 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
     case COLIBRI_OP_PLACE:
         if (colibri_latent(layer)) {
             colibri_place_latent(s, layer, unit, worker);
+        } else if (colibri_convolution(layer)) {
+            colibri_place_convolved(s, layer, unit, worker);
         } else {
             colibri_place_row(s, layer, unit, worker);
         }
         break;
     case COLIBRI_OP_ABSORB: colibri_absorb(s, layer, unit); break;
     case COLIBRI_OP_EXPAND: colibri_expand(s, layer, unit); break;
-    case COLIBRI_OP_ATTEND: colibri_attend(s, layer, unit, worker); break;
+    case COLIBRI_OP_ATTEND:
+        if (colibri_convolution(layer)) {
+            colibri_convolve(s, layer, unit);
+        } else {
+            colibri_attend(s, layer, unit, worker);
+        }
+        break;
     case COLIBRI_OP_QUANTIZE: colibri_quantize_attended(s, layer, unit, worker); break;
     case COLIBRI_OP_PROJECT:
         colibri_residual_strip(s, layer, &layer->o, &layer->o_bias, &s->layout.attended,

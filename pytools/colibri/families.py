@@ -17,6 +17,7 @@ from .config_file import MISSING, Config, shown
 from .description import EVERY_LAYER, Layer, Model, Rope
 from .errors import ConvertError
 from .expert_map import slots_of
+from .family_places import layer_prefix, source_place
 from .family_table import (
     ACTIVATIONS,
     FAMILIES,
@@ -25,8 +26,6 @@ from .family_table import (
     WRAPPERS,
     Family,
     Moe,
-    layer_prefix,
-    source_place,
 )
 from .format import Tensor
 from .places import Place, whole
@@ -214,6 +213,8 @@ def _model(config: Config, family: Family) -> Model:
         _multipliers(config, model)
     if family.by_turns:
         _turns(config, model.layers)
+    if family.convolution:
+        _convolutions(config, model)
     return model
 
 
@@ -242,6 +243,22 @@ def _turns(config: Config, layers: list[Layer]) -> None:
             layer.rope = None
             if tuned:
                 layer.query_floor, layer.query_step = floor, nearest_f32(step)
+
+
+def _convolutions(config: Config, model: Model) -> None:
+    """Layers with a short convolution instead of attention: what attention alone has is taken away."""
+    c, layers = constants(), model.layers
+    kinds = config.items("layer_types", str)
+    if kinds is None or len(kinds) != len(layers) or not set(kinds) <= {"conv", "full_attention"}:
+        raise config.refuse("layer_types", f"{len(layers)} times conv or full_attention")
+    biases = c.BIAS_Q | c.BIAS_K | c.BIAS_V | c.BIAS_O | c.BIAS_TAPS
+    biases, taps = biases if config.boolean("conv_bias", False) else 0, config.integer("conv_L_cache", 3)
+    for number, kind in enumerate(kinds):
+        if kind == "conv":
+            layers[number] = replace(
+                layers[number], attention=c.ATTENTION_CONV, heads=1, kv_heads=1, head_dim=model.hidden, window=taps,
+                rope=None, score_scale=1.0, qk_norm=c.QK_NORM_NONE, biases=biases,
+            )  # fmt: skip
 
 
 def _draft(model: Model) -> Layer:
@@ -435,6 +452,9 @@ def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
     if moe.layers == "after first":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
         return [n >= first for n in numbers]
+    if moe.layers == "after dense":
+        first = config.integer("num_dense_layers", 2, low=0)
+        return [n >= first for n in numbers]
     if moe.layers == "named":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
         kinds = config.items("mlp_layer_types", str)
@@ -471,7 +491,7 @@ def _experts(config: Config, moe: Moe, layer: Layer) -> None:
         layer.router_jitter = nearest_f32(config.positive(moe.jitter, Decimal("0.01")))
     if moe.sum_min:
         layer.router_sum_min = nearest_f32(config.positive(moe.sum_min, Decimal("1e-12")))
-    if moe.correction:
+    if moe.correction and (not moe.correction_field or config.boolean(moe.correction_field, True)):
         layer.router_bias = getattr(c, "ROUTER_BIAS_" + moe.bias)
     if moe.by_logit:
         layer.router_choice = c.CHOICE_BY_LOGIT

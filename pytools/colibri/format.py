@@ -199,11 +199,14 @@ def _extra_vectors(layer: Layer, number: int, hidden: int) -> Iterator[Tensor]:
     c = constants()
     experts, ff = layer.need("experts") if layer.moe else 1, layer.need("ff")
     biases, posts = layer.ffn_biases or 0, layer.post_norms or 0
-    biased = layer.norm == c.NORM_LAYER_BIAS
+    biased, conv = layer.norm == c.NORM_LAYER_BIAS, layer.attention == c.ATTENTION_CONV
+    channels, taps = layer.need("head_dim"), (layer.window or 0) if conv else 0
     for role, there, columns in (
         ("FFN_GATE_BIAS", biases & c.FFN_BIAS_GATE, experts * ff),
         ("FFN_UP_BIAS", biases & c.FFN_BIAS_UP, experts * ff),
         ("FFN_DOWN_BIAS", biases & c.FFN_BIAS_DOWN, experts * hidden),
+        ("TAPS", taps, channels * taps),
+        ("TAPS_BIAS", (layer.biases or 0) & c.BIAS_TAPS, channels),
         ("SINKS", layer.sinks, layer.need("heads")),
         ("ATTENTION_NORM_BIAS", biased, hidden),
         ("FFN_NORM_BIAS", biased, hidden),

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .description import EVERY_LAYER
-from .family_table import FAMILIES, Family, Moe, layer_prefix, source_name
+from .family_places import layer_prefix, source_name
+from .family_table import FAMILIES, Family, Moe
 from .format import Tensor
 from .library import values
 from .match_keys import Match, Pattern

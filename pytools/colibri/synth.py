@@ -79,6 +79,8 @@ class Spec:
     post_norms: str = ""  # any of a, f
     head_bias: bool = False
     softcap: float | None = None
+    conv: int = 0  # taps of a convolution
+    conv_layers: tuple[int, ...] = ()  # layers that have one instead of attention
     latent: int = 0  # latent attention of this width; then head_dim is nope_dim + rope_dim
     q_latent: int = 0
     rope_dim: int = 8
@@ -192,6 +194,13 @@ class Spec:
             query_step=self.query_step if self.query_floor else None,
             residual_multiplier=self.residual_multiplier,
         )
+        if number in self.conv_layers:
+            biases = sum(getattr(c, "BIAS_" + x.upper()) for x in self.biases) | (c.BIAS_TAPS if self.biases else 0)
+            layer = replace(
+                layer, attention=c.ATTENTION_CONV, heads=1, kv_heads=1, head_dim=self.hidden - 3, window=self.conv,
+                rope=None, score_scale=1.0, qk_norm=c.QK_NORM_NONE, biases=biases, clip_qkv=None, sinks=None,
+                chunk=None, query_floor=None, query_step=None,
+            )  # fmt: skip
         if not self.experts or number in self.dense_layers:
             return replace(layer, ffn=c.FFN_DENSE, ff=self.ff)
         return replace(
@@ -403,6 +412,9 @@ SPECS = {
         weight_on="input",
         shared_ff=24,
     ),
+    "conv": Spec(layers=4, conv=3, conv_layers=(0, 2, 3), biases="qkvo", qk_norm=True, experts=5, dense_layers=(0,),
+                 score="sigmoid", router_bias="score", router_eps=1e-6),
+    "conv-long": Spec(layers=2, conv=19, conv_layers=(0,), hidden=70, window=9),
     "gelu": Spec(activation="gelu_erf", post_norms="a", chunk=20, ff=33, hidden=50),
     # small enough to flip every bit of it: at most 24 KiB in q8 and q4
     "tiny": Spec(

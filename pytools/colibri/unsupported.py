@@ -13,9 +13,8 @@ _REASONS = {
     "runs layers that look at every cached position": (
         "bailing_hybrid kimi_linear minimax olmo_hybrid qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next"
     ),
-    "most of its layers are short convolutions over the last tokens; this version runs attention layers": (
-        "lfm2 lfm2_moe"
-    ),
+    "the width of its feed-forward part is worked out from other fields of its config; this version has no rule for "
+    "it": "lfm2",
     "its feed-forward part has no gate (one matrix up, an activation, one matrix down); this version runs gated ones": (
         "bloom codegen falcon gpt2 gpt_bigcode gpt_neo gpt_neox gptj mpt nemotron opt persimmon phi starcoder2"
     ),

@@ -16,7 +16,7 @@ from colibri.format import required
 from colibri.library import constants, names
 from colibri.places import Places
 from colibri.safetensors_reader import Checkpoint
-from reference.description import (Attention, DenseFfn, Description, LatentAttention, LayerDesc, MoeFfn,
+from reference.description import (Attention, Convolution, DenseFfn, Description, LatentAttention, LayerDesc, MoeFfn,
                                    Rope)
 
 F = np.float32
@@ -31,7 +31,7 @@ _NAMES = {
     "ROUTER": "router", "ROUTER_BIAS": "router_bias", "SHARED_SWITCH": "shared_gate",
     **{role: role.lower() for role in (
         "FFN_GATE_BIAS", "FFN_UP_BIAS", "FFN_DOWN_BIAS", "SINKS", "FFN_NORM_BIAS", "HEAD_BIAS", "POST_ATTENTION_NORM",
-        "POST_FFN_NORM", "TOKEN_ROUTES")},
+        "POST_FFN_NORM", "TAPS", "TAPS_BIAS", "TOKEN_ROUTES")},
     "ATTENTION_NORM_BIAS": "attn_norm_bias", "FINAL_NORM_BIAS": "norm_bias",
     "SHARED_GATE": "shared.gate", "SHARED_UP": "shared.up", "SHARED_DOWN": "shared.down",
 }
@@ -55,9 +55,12 @@ def _rope(number: int | None, model: Model) -> Rope | None:
     return Rope(2 * len(own.fractions), np.array(own.fractions, dtype=np.uint64), F(own.amplitude), own.interleaved)
 
 
-def _attention(layer: Layer, model: Model) -> Attention | LatentAttention:
+def _attention(layer: Layer, model: Model) -> Attention | LatentAttention | Convolution:
     c, rope = constants(), _rope(layer.rope, model)
     biases = layer.biases or 0
+    if layer.attention == c.ATTENTION_CONV:
+        bits = [bool(biases & getattr(c, "BIAS_" + part)) for part in ("Q", "K", "V", "O", "TAPS")]
+        return Convolution(layer.head_dim, layer.window, *bits)
     if layer.attention == c.ATTENTION_MLA:
         eps = layer.norm_eps if layer.latent_eps is None else layer.latent_eps
         return LatentAttention(

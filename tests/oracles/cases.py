@@ -58,6 +58,8 @@ class Shape:
     index_heads: int = 0  # sparse latent attention
     index_dim: int = 0
     index_layers: tuple[int, ...] | None = None  # layers with index heads, None: all
+    conv_layers: tuple[int, ...] = ()  # layers with a short convolution instead of attention
+    taps: int = 0
     wrapped: str = ""  # the model_type around it; then there are tensors of another part too
 
 
@@ -97,6 +99,7 @@ _CLASSES = {
     "granitemoeshared": "GraniteMoeSharedForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
+    "lfm2_moe": "Lfm2MoeForCausalLM",
     "dbrx": "DbrxForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
@@ -124,6 +127,7 @@ _MOE_KEYS = {
     "gpt_oss": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "llama4_text": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "hunyuan_v1_moe": ("num_experts", "moe_topk", "intermediate_size"),
+    "lfm2_moe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "dbrx": ("moe_num_experts", "moe_top_k", "ffn_hidden_size"),
     "kolibri1": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "phimoe": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
@@ -449,6 +453,18 @@ def _frontier(table: _Table) -> None:
               attention_bias=True, attention_chunk_size=9, use_qk_norm=False, attn_temperature_tuning=True,
               floor_scale=5, attn_scale=0.5, intermediate_size_mlp=72, for_llm_compressor=False,
               router_jitter_noise=0.0, rope_theta=300.0, rope_scaling={**LLAMA3, "high_freq_factor": 1.0})
+    conv = Shape(experts=6, top_k=2, expert_ff=40, layers=4, dense_layers=(0,), qk_norm=True, correction=0.3, tied=True)
+    table.add("lfm2_taps", "lfm2_moe",
+              "short convolutions between layers of attention, the choice by score plus bias, tied head",
+              replace(conv, conv_layers=(0, 1, 3), taps=3), seed=51, num_dense_layers=1, norm_eps=1e-2, conv_L_cache=3,
+              layer_types=["conv", "conv", "full_attention", "conv"], rope_theta=100.0, routed_scaling_factor=1.5,
+              absent=("rms_norm_eps", "head_dim", "hidden_act"))
+    table.add("lfm2_biased", "lfm2_moe",
+              "five taps and biases in the convolution, no bias of the router, weights not renormalised, own head",
+              replace(conv, conv_layers=(1, 2), taps=5, correction=0.0, bias="conv", layers=3, tied=False, experts=4),
+              seed=1, num_dense_layers=1, norm_eps=1e-2, conv_L_cache=5, conv_bias=True, use_expert_bias=False,
+              layer_types=["full_attention", "conv", "conv"], norm_topk_prob=False, rope_theta=100.0,
+              absent=("rms_norm_eps", "head_dim", "hidden_act"))
     table.add("dbrx_clip", "dbrx",
               "LayerNorm without bias, q, k and v in one tensor and clamped, stacked experts, weights by their sum",
               Shape(experts=6, top_k=3, expert_ff=56), seed=3, clip_qkv=0.9, rope_theta=300.0, moe_loss_weight=0.05,

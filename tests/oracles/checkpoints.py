@@ -142,11 +142,44 @@ def _dbrx(shape: Shape) -> list[tuple[str, tuple[int, ...]]]:
     return [*listed, ("transformer.norm_f.weight", (shape.hidden,)), ("lm_head.weight", (shape.vocab, shape.hidden))]
 
 
+def _lfm2(shape: Shape, biased_router: bool) -> list[tuple[str, tuple[int, ...]]]:
+    """A whole lfm2_moe: most names are its own."""
+    hidden, listed = shape.hidden, [("model.embed_tokens.weight", (shape.vocab, shape.hidden))]
+    wide, narrow = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    for layer in range(shape.layers):
+        at = f"model.layers.{layer}"
+        if layer in shape.conv_layers:
+            listed += [(f"{at}.conv.in_proj.weight", (3 * hidden, hidden)),
+                       (f"{at}.conv.conv.weight", (hidden, 1, shape.taps)),
+                       (f"{at}.conv.out_proj.weight", (hidden, hidden))]
+            if shape.bias:
+                listed += [(f"{at}.conv.{part}.bias", (rows,)) for part, rows in
+                           (("in_proj", 3 * hidden), ("conv", hidden), ("out_proj", hidden))]
+        else:
+            listed += [(f"{at}.self_attn.{part}.weight", size) for part, size in (
+                ("q_proj", (wide, hidden)), ("k_proj", (narrow, hidden)), ("v_proj", (narrow, hidden)),
+                ("out_proj", (hidden, wide)), ("q_layernorm", (shape.head_dim,)), ("k_layernorm", (shape.head_dim,)))]
+        listed += [(f"{at}.{norm}.weight", (hidden,)) for norm in ("operator_norm", "ffn_norm")]
+        parts = ("w1", "w3", "w2")
+        if layer in shape.dense_layers:
+            listed += _ffn(f"{at}.feed_forward", parts, hidden, shape.ff)
+            continue
+        listed.append((f"{at}.feed_forward.gate.weight", (shape.experts, hidden)))
+        if biased_router:
+            listed.append((f"{at}.feed_forward.expert_bias", (shape.experts,)))
+        for expert in range(shape.experts):
+            listed += _ffn(f"{at}.feed_forward.experts.{expert}", parts, hidden, shape.expert_ff)
+    listed.append(("model.embedding_norm.weight", (hidden,)))
+    return listed if shape.tied else [*listed, ("lm_head.weight", (shape.vocab, hidden))]
+
+
 def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
     """Names and shapes of all tensors of a case, as its family names them on disk."""
     shape, family = case.shape, case.family
     if family == "dbrx":
         return _dbrx(shape)
+    if family == "lfm2_moe":
+        return _lfm2(shape, case.config.get("use_expert_bias", True))
     listed: list[tuple[str, tuple[int, ...]]] = [("model.embed_tokens.weight", (shape.vocab, shape.hidden))]
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
@@ -196,6 +229,8 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return drawn
     if name.endswith(("gate_up_proj", "down_proj")):  # transposed experts
         return drawn * np.float32((2.0 if "down" in name else 1.0) * shape[1] ** -0.5)
+    if name.endswith(".conv.conv.weight"):
+        return drawn * np.float32(0.7)
     if name.endswith(".mlp.w2"):  # used turned
         return drawn * np.float32(2.0 * case.shape.expert_ff ** -0.5)
     if len(shape) == 1:

@@ -25,7 +25,8 @@ NUMBERS = frozenset(
     """.split()
 )
 WORDS = {
-    "ATTENTION: GQA": "grouped heads", "ATTENTION: MLA": "latent attention", "FFN: DENSE": "dense layers",
+    "ATTENTION: GQA": "grouped heads", "ATTENTION: MLA": "latent attention",
+    "ATTENTION: CONV": "short convolutions", "FFN: DENSE": "dense layers",
     "FFN: MOE": "experts",
     "ACTIVATION: SILU": "SiLU", "QK_NORM: HEAD": "q/k norm per head", "QK_NORM: WIDTH": "q/k norm over all heads",
     "ROUTER_SCORE: SOFTMAX": "softmax router", "ROUTER_SCORE: SIGMOID": "sigmoid router",

@@ -107,6 +107,24 @@ def taken_over(target: Model) -> None:
         layer.index_heads = layer.index_dim = layer.index_rope = None
 
 
+def convolved(alter: Callable[[Layer], Any]) -> Change:
+    """Change the layers with a convolution."""
+
+    def change(target: Model) -> None:
+        chosen = [layer for layer in target.layers if layer.attention == constants().ATTENTION_CONV]
+        assert chosen, "no layer has a convolution"
+        for layer in chosen:
+            alter(layer)
+
+    return change
+
+
+def regroup(layer: Layer) -> None:
+    """Two heads, half as wide."""
+    layer.heads = layer.kv_heads = 2
+    layer.head_dim //= 2
+
+
 def shorter(target: Model) -> None:
     """One layer too few."""
     target.layers.pop()
@@ -186,6 +204,19 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("ROPE", "llama4_wrapped", "llama3 scaling ignored", plain(300, 16)),
         ("QUERY_FLOOR", "llama4_wrapped", "one later", layers(lambda layer: bool(layer.query_floor), query_floor=6)),
         ("TOP_K", "llama4_wrapped", "2", experts(top_k=2)),
+        ("WINDOW", "lfm2_taps", "tap by tap, but of attention", layers(
+            lambda layer: layer.attention == c.ATTENTION_GQA, window=3)),
+        ("ROUTER_BIAS", "lfm2_taps", "none", experts(router_bias=None)),
+        ("ROUTER_BIAS", "lfm2_taps", "in the logit", experts(router_bias=c.ROUTER_BIAS_LOGIT)),
+        ("ROUTER_EPS", "lfm2_taps", "0.1", experts(router_eps=0.1)),
+        ("ROUTER_SCALE", "lfm2_taps", "none", experts(router_scale=None)),
+        ("QK_NORM", "lfm2_taps", "none", layers(lambda layer: layer.attention == c.ATTENTION_GQA,
+                                                qk_norm=c.QK_NORM_NONE)),
+        ("BIASES", "lfm2_biased", "none on the taps", convolved(lambda layer: setattr(
+            layer, "biases", layer.biases & ~c.BIAS_TAPS))),
+        ("BIASES", "lfm2_biased", "none on the gates", convolved(lambda layer: setattr(
+            layer, "biases", layer.biases & ~(c.BIAS_Q | c.BIAS_K)))),
+        ("ROUTER_RENORMALISE", "lfm2_biased", "yes", experts(router_renormalise=c.RENORMALISE_SUM)),
         ("NORM", "dbrx_clip", "RMS", layers(norm=None)),
         ("FINAL_NORM", "dbrx_clip", "RMS", model(final_norm=None)),
         ("CLIP_QKV", "dbrx_clip", "none", layers(clip_qkv=None)),
@@ -338,6 +369,23 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("HEAD_BIAS", "llama_mha", "a bias that is not there", model(head_bias=1)),
         ("POST_NORMS", "llama_mha", "a norm that is not there", layers(post_norms=c.POST_NORM_FFN)),
         ("CHUNK", "mistral_window", "beside a window", layers(chunk=11)),
+        ("WINDOW", "lfm2_taps", "one tap fewer", convolved(lambda layer: setattr(layer, "window", 2))),
+        ("WINDOW", "lfm2_taps", "no taps", convolved(lambda layer: setattr(layer, "window", None))),
+        ("ATTENTION", "lfm2_taps", "attention instead of a convolution", convolved(
+            lambda layer: setattr(layer, "attention", c.ATTENTION_GQA))),
+        ("ATTENTION WINDOW", "llama_mha", "a convolution of several heads", layers(
+            attention=c.ATTENTION_CONV, window=3, rope=None)),
+        ("HEADS KV_HEADS HEAD_DIM", "lfm2_taps", "two heads of a convolution", convolved(regroup)),
+        ("ROPE", "lfm2_taps", "a convolution that rotates", convolved(lambda layer: setattr(layer, "rope", 0))),
+        ("QK_NORM", "lfm2_taps", "norms in a convolution", convolved(
+            lambda layer: setattr(layer, "qk_norm", c.QK_NORM_L2_AFTER_ROPE))),
+        ("CLIP_QKV", "lfm2_taps", "a clamped convolution", convolved(lambda layer: setattr(layer, "clip_qkv", 1.0))),
+        ("CHUNK", "lfm2_taps", "a convolution of stretches", convolved(lambda layer: setattr(layer, "chunk", 3))),
+        ("QUERY_FLOOR QUERY_STEP", "lfm2_taps", "growing queries", convolved(
+            lambda layer: (setattr(layer, "query_floor", 3), setattr(layer, "query_step", 0.1)))),
+        ("BIASES", "lfm2_taps", "biases that are not there", convolved(
+            lambda layer: setattr(layer, "biases", c.BIAS_TAPS))),
+        ("BIASES", "llama_mha", "a bias of taps", layers(biases=c.BIAS_TAPS)),
         ("KV_HEADS", "dbrx_clip", "one", layers(kv_heads=1)),
         ("NORM", "dbrx_clip", "biases that are not there", layers(norm=c.NORM_LAYER_BIAS)),
         ("FF", "dbrx_clip", "narrower", layers(ff=48)),

@@ -183,3 +183,17 @@ def attend(q: F32, cache: LayerCache, first: int, scale: np.float32, window: int
     if sinks is not None:
         total = total + exp(sinks[None, :] - top)
     return (acc / total[:, :, None]).reshape(rows, heads * head_dim)
+
+
+def convolve(cache: LayerCache, first: int, rows: int, taps: F32) -> F32:
+    """[rows, channels]: a channel's taps [channels, n], the oldest first, times what the cache's key plane holds."""
+    channels, count = taps.shape
+    v, scales = values(cache, "k", 1, channels)
+    out = np.zeros((rows, channels), dtype=np.float32)
+    for row in range(rows):
+        position = first + row
+        for p in range(max(0, position - count + 1), position + 1):
+            w = taps[:, count - 1 - (position - p)]
+            w = w if scales is None else w * scales[p, 0]
+            out[row] = out[row] + w * v[p, 0]
+    return out

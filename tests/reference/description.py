@@ -87,6 +87,19 @@ class LatentAttention:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """A short convolution instead of attention: taps a channel, gated on both sides."""
+
+    channels: int
+    taps: int
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    o_bias: bool = False
+    taps_bias: bool = False
+
+
+@dataclass(frozen=True)
 class DenseFfn:
     """A gated feed-forward block; biases: which of "gate", "up", "down" have one."""
 
@@ -128,7 +141,7 @@ class MoeFfn:
 class LayerDesc:
     """One layer."""
 
-    attention: Attention | LatentAttention
+    attention: Attention | LatentAttention | Convolution
     ffn: DenseFfn | MoeFfn
     norm: str = "rms"  # or "layer", "layer_bias"
     post_norms: tuple[str, ...] = ()  # "attention", "ffn"
@@ -191,6 +204,9 @@ def check(desc: Description) -> None:
             if a.rope and len(a.rope.fractions) * 2 > a.rope_dim:
                 raise ValueError(f"layers.{i}: expected at most {a.rope_dim // 2} pairs, found "
                                  f"{len(a.rope.fractions)}")
+        elif isinstance(a, Convolution):
+            if a.taps < 1:
+                raise ValueError(f"layers.{i}: expected at least one tap, found {a.taps}")
         elif a.heads % a.kv_heads:
             raise ValueError(f"layers.{i}: expected heads to be a multiple of kv_heads, found {a.heads} and "
                              f"{a.kv_heads}")

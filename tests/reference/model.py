@@ -39,9 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import latent
-from .attention import Cache, LayerCache, attend
-from .description import (Attention, DenseFfn, Description, Kinds, LatentAttention, LayerDesc, MoeFfn, Rope,
-                          check)
+from .attention import Cache, LayerCache, attend, convolve
+from .description import (Attention, Convolution, DenseFfn, Description, Kinds, LatentAttention, LayerDesc, MoeFfn,
+                          Rope, check)
 from .matrix import Activation, Matrix
 from .quant import require_finite
 from .rope import rope_fractions
@@ -76,7 +76,9 @@ class Model:
                 self._take_norm(f"layers.{i}.{part}", layer.norm)
             for part in layer.post_norms:
                 self._vector(f"layers.{i}.post_{part}_norm", desc.hidden)
-            if isinstance(layer.attention, LatentAttention):
+            if isinstance(layer.attention, Convolution):
+                self._take_convolution(f"layers.{i}", layer.attention)
+            elif isinstance(layer.attention, LatentAttention):
                 self._take_latent(f"layers.{i}", layer.attention)
             else:
                 self._take_attention(f"layers.{i}", layer.attention)
@@ -160,6 +162,19 @@ class Model:
             if there:
                 self._vector(f"{at}.{part}_bias", size)
 
+    def _take_convolution(self, at: str, a: Convolution) -> None:
+        hidden, kind = self.desc.hidden, self.desc.kinds.attention
+        for name, bias in (("q", a.q_bias), ("k", a.k_bias), ("v", a.v_bias)):
+            self._matrix(f"{at}.{name}", kind, a.channels, hidden)
+            if bias:
+                self._vector(f"{at}.{name}_bias", a.channels)
+        self._matrix(f"{at}.o", kind, hidden, a.channels)
+        if a.o_bias:
+            self._vector(f"{at}.o_bias", hidden)
+        self._vector(f"{at}.taps", a.channels * a.taps)
+        if a.taps_bias:
+            self._vector(f"{at}.taps_bias", a.channels)
+
     def _take_block(self, at: str, kind: str, ff: int) -> None:
         self._matrix(f"{at}.gate", kind, ff, self.desc.hidden)
         self._matrix(f"{at}.up", kind, ff, self.desc.hidden)
@@ -189,7 +204,9 @@ class Model:
 
     def new_cache(self) -> Cache:
         """An empty KV cache."""
-        def one(a: Attention | LatentAttention) -> LayerCache:
+        def one(a: Attention | LatentAttention | Convolution) -> LayerCache:
+            if isinstance(a, Convolution):
+                return LayerCache(self.desc.kv_kind, 1, a.channels, ("k",))
             if isinstance(a, LatentAttention):
                 made = LayerCache(self.desc.kv_kind, 1, a.key_dim, ("k",))
                 made.index = LayerCache(self.desc.kv_kind, 1, a.index_dim, ("k",)) if a.index_heads else None
@@ -231,6 +248,17 @@ class Model:
         cache.append(k=k, v=v)
         out = attend(q, cache, first, a.score_scale, a.window, a.chunk, self.vectors.get(f"{at}.sinks"))
         return self._product(f"{at}.o", Activation(out))
+
+    def _convolution(self, at: str, layer: LayerDesc, x: F32, cache: LayerCache, first: int) -> F32:
+        a = layer.attention
+        h = Activation(self._norm(f"{at}.attn_norm", layer.norm, x))
+        gate, k, v = (self._product(f"{at}.{part}", h) for part in "qkv")
+        require_finite(k * v, f"{at}: convolution")
+        cache.append(k=(k * v)[:, None])
+        out = convolve(cache, first, x.shape[0], self.vectors[f"{at}.taps"].reshape(a.channels, a.taps))
+        if a.taps_bias:
+            out = out + self.vectors[f"{at}.taps_bias"]
+        return self._product(f"{at}.o", Activation(gate * out))
 
     def _latent(self, at: str, layer: LayerDesc, x: F32, cache: LayerCache, first: int) -> F32:
         rows, a = x.shape[0], layer.attention
@@ -343,7 +371,8 @@ class Model:
                 x = x * F(self.desc.embedding_multiplier)
             for i, layer in enumerate(self.desc.layers):
                 at = f"layers.{i}"
-                run = self._latent if isinstance(layer.attention, LatentAttention) else self._attention
+                kinds = {LatentAttention: self._latent, Convolution: self._convolution}
+                run = kinds.get(type(layer.attention), self._attention)
                 y = run(at, layer, x, cache.layers[i], first)
                 x = self._residual(x, y, f"{at}.post_attention_norm")
                 h = Activation(self._norm(f"{at}.ffn_norm", layer.norm, x))
