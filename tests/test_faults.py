@@ -30,7 +30,7 @@ EVERY = Spec(vocab=13, hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=
              shared_gate=True, biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0,
              query_floor=3, query_step=0.3, residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25)
 # what the integer router goes together with
-FIXED = replace(SPECS["tiny"], experts=4, top_k=2, groups=2, top_groups=2, router_bias="logit", router_span=8,
+FIXED = replace(SPECS["tiny"], experts=2, top_k=1, groups=2, top_groups=1, router_bias="logit", router_span=8,
                 score="logit", renormalise="softmax", router_scale=1.5)
 
 
