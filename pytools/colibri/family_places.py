@@ -45,6 +45,7 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
         "POST_ATTENTION_NORM": "post_self_attn_layernorm.weight",
         "POST_FFN_NORM": "post_mlp_layernorm.weight",
         "SINKS": "self_attn.sinks",
+        "HEAD_GATE": "self_attn.gate_proj.weight",
         "DRAFT_EMBED_NORM": "enorm.weight",
         "DRAFT_HIDDEN_NORM": "hnorm.weight",
         "DRAFT_JOIN": "eh_proj.weight",
