@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 
 from .description import EVERY_LAYER, Layer
 from .family_table import Family, Moe
@@ -82,6 +83,8 @@ def source_place(
     moe, (kind, _, part) = family.moe or Moe(), tensor.role.rpartition("_")
     prefix = layer_prefix(family, tensor.layer)
     shape: tuple[int, ...] = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
+    if family.norms_from_one and part == "NORM":
+        return replace(whole(source_name(family, tensor), shape), add=1.0)
     if tensor.role == "ROUTER_BIAS":
         shape = (*moe.correction_shape, *shape)
     if moe.layout and (tensor.expert or tensor.role.startswith("FFN_") and part == "BIAS"):

@@ -22,7 +22,7 @@ _REASONS = {
     "other": "cohere cohere2",
     "its norms multiply by weights in its own way (1 + weight, and after each part as well) and its embedding is "
     "scaled by the width; this version has no rule that converts them": (
-        "gemma gemma2 gemma3 gemma3_text gemma3n gemma4 gemma4_text"
+        "gemma gemma2 gemma3 gemma3n gemma4 gemma4_text"
     ),
     "its layers are normed behind attention and feed-forward part alone, or by norms without weights; this version "
     "norms what they read": "flex_olmo olmo olmo2 olmo3",

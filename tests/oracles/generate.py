@@ -69,7 +69,8 @@ class Live:
         self.router_margin = float("inf")
         if case.shape.experts > case.shape.top_k:
             for module in self.model.modules():
-                if type(module).__name__.lower().endswith(("topkrouter", "v1gate", "llama4router", "dbrxrouter")):
+                if type(module).__name__.lower().endswith(("topkrouter", "v1gate", "llama4router", "dbrxrouter",
+                                                             "choicerouter")):
                     module.register_forward_hook(self._watch)
 
     def _watch(self, module: object, inputs: object, output: Any) -> None:
@@ -90,7 +91,7 @@ class Live:
         owner = getattr(module, "moe_statics", module)
         numbers = scores
         if self.case.shape.correction:
-            bias = inputs[1] if self.case.family in ("minimax_m2", "lfm2_moe") else owner.e_score_correction_bias
+            bias = inputs[1] if self.case.family in ("minimax_m2", "lfm2_moe", "afmoe") else owner.e_score_correction_bias
             numbers = scores + bias.detach().double().reshape(-1)
         groups, kept = self.case.config.get("n_group", 1), self.case.config.get("topk_group", 1)
         if groups > kept:
