@@ -516,7 +516,7 @@ def _gated(table: _Table) -> None:
     turns = Shape(layers=4, head_dim=24, qk_norm=True, tied=True)
     table.add("gemma3_turns", "gemma3_text",
               "norms of 1 + w, windows with a theta of their own, linear rope of the others, soft cap",
-              turns, seed=1, hidden_activation="gelu_pytorch_tanh", sliding_window=9, sliding_window_pattern=2,
+              turns, seed=20, hidden_activation="gelu_pytorch_tanh", sliding_window=9, sliding_window_pattern=2,
               query_pre_attn_scalar=20, final_logit_softcapping=6.0, rope_theta=1000.0, rope_local_base_freq=50.0,
               rope_scaling={"rope_type": "linear", "factor": 4.0}, absent=("hidden_act",))
     table.add("gemma3_listed", "gemma3_text",

@@ -243,8 +243,8 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return drawn * np.float32(0.7)
     if name.endswith(".mlp.w2"):  # used turned
         return drawn * np.float32(2.0 * case.shape.expert_ff ** -0.5)
-    if len(shape) == 1 and case.family == "gemma3_text":  # how far from 1
-        return drawn * np.float32(0.25)
+    if len(shape) == 1 and case.family == "gemma3_text":  # how far from 1; embeddings are large beside a norm's output
+        return drawn * np.float32(0.25) + np.float32(3.0 if ".post_" in name else 0.0)
     if len(shape) == 1:
         return np.float32(1.0) + drawn * np.float32(0.25)
     scale = shape[-1] ** -0.5

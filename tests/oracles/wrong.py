@@ -356,7 +356,7 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("SCORE_SCALE", "gemma3_turns", "1 / sqrt(head_dim)", layers(score_scale=24 ** -0.5)),
         ("LOGIT_SOFTCAP", "gemma3_turns", "none", model(logit_softcap=None)),
         ("ACTIVATION", "gemma3_turns", "silu", layers(activation=c.ACTIVATION_SILU)),
-        ("ACTIVATION", "gemma3_listed", "the other gelu", layers(activation=c.ACTIVATION_GELU_ERF)),
+        ("ACTIVATION", "gemma3_listed", "silu", layers(activation=c.ACTIVATION_SILU)),
         ("ROPE", "gemma3_turns", "that of the other layers", swapped_ropes),
         ("ROPE", "gemma3_turns", "one for all", layers(lambda layer: layer.rope == 1, rope=0)),
         ("ROPE", "gemma3_listed", "that of the other layers", swapped_ropes),
