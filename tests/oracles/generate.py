@@ -91,7 +91,8 @@ class Live:
         owner = getattr(module, "moe_statics", module)
         numbers = scores
         if self.case.shape.correction:
-            bias = inputs[1] if self.case.family in ("minimax_m2", "lfm2_moe", "afmoe") else owner.e_score_correction_bias
+            apart = self.case.family in ("minimax_m2", "lfm2_moe", "afmoe")
+            bias = inputs[1] if apart else owner.e_score_correction_bias
             numbers = scores + bias.detach().double().reshape(-1)
         groups, kept = self.case.config.get("n_group", 1), self.case.config.get("topk_group", 1)
         if groups > kept:
