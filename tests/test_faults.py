@@ -28,7 +28,8 @@ EVERY = Spec(vocab=13, hidden=16, layers=2, heads=2, kv_heads=1, head_dim=8, ff=
              dense_layers=(0,), router_scale=1.5, router_eps=1e-9, router_sum_min=0.1, router_jitter=0.1,
              router_bias="logit", by_logit=True, groups=2, top_groups=1, weight_on="input", shared_ff=16,
              shared_gate=True, biases="qkvo", qk_norm=True, window=7, window_layers=(1,), clip_qkv=8.0,
-             query_floor=3, query_step=0.3, residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25)
+             query_floor=3, query_step=0.3, residual_multiplier=0.5, embed_multiplier=3.0, logit_multiplier=0.25,
+             head_gates="head")
 # what the integer router goes together with
 FIXED = replace(SPECS["tiny"], experts=2, top_k=1, groups=2, top_groups=1, router_bias="logit", router_span=8,
                 score="logit", renormalise="softmax", router_scale=1.5)
@@ -153,7 +154,7 @@ def test_flipped_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanit
 
 
 @pytest.mark.parametrize("spec", ("tiny", "mixed", "window", "shared", "uneven", "groups", "each_group", "by_token",
-                                  "drafts", "latent-drafts", "fixed", "conv"))
+                                  "drafts", "latent-drafts", "fixed", "conv", "head-gates"))
 def test_corrupted_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanitized, spec: str,
                                                                   tmp_path: Path) -> None:
     """Several words of the tables at once: random, limits of integers, small steps, words from elsewhere."""
@@ -398,7 +399,7 @@ def test_content_that_breaks_its_contract_is_found_although_all_sums_are_right(t
 
 
 @pytest.mark.parametrize("spec", (
-    "tiny", "window", "mixed", "groups", "by_token", "drafts", "conv",
+    "tiny", "window", "mixed", "groups", "by_token", "drafts", "conv", "gates",
     *(pytest.param(name, marks=pytest.mark.slow)
       for name in ("shared", "uneven", "sigmoid", "wide", "on_input", "softplus", "choice", "turns")),
 ))

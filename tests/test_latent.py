@@ -182,7 +182,8 @@ def test_which_tensors_are_of_layers_that_guess_further_tokens() -> None:
     assert not read.draft("model.layers.2.self_attn.o_proj.weight") and not read.draft("model.norm.weight")
 
 
-@pytest.mark.parametrize("fields", ({"sinks": 1}, {"qk_norm": 1}, {"clip_qkv": 1.0}, {"chunk": 8}, {"biases": 4}))
+@pytest.mark.parametrize("fields", ({"sinks": 1}, {"qk_norm": 1}, {"clip_qkv": 1.0}, {"chunk": 8}, {"biases": 4},
+                                    {"head_gates": 1}))
 def test_what_has_no_meaning_with_latents_is_refused_at_open(fields: dict[str, Any], tmp_path: Path) -> None:
     """Sinks, q/k norms, the clamp, chunks, a bias on v: by layer and key."""
     c, key = constants(), next(iter(fields)).upper()

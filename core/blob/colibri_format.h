@@ -181,7 +181,8 @@ enum colibri_layer_key {
     COLIBRI_LAYER_DRAFT = 70,               /* u32 1, there in draft layers and in no other */
     /* routing by token id: a row's experts are those of its token in TOKEN_ROUTES, their weights of the scores as ever;
      * not with what else has a say in the choice (groups, a bias on the score or choice, the sparse mixer) */
-    COLIBRI_LAYER_ROUTER_BY_TOKEN = 71      /* u32 1 = by token, absent = by score */
+    COLIBRI_LAYER_ROUTER_BY_TOKEN = 71,     /* u32 1 = by token, absent = by score */
+    COLIBRI_LAYER_HEAD_GATES = 72           /* u32 colibri_head_gates, absent = none; of heads that attend (GQA) */
 };
 
 /* CONV: one head of HEAD_DIM channels, WINDOW taps a channel instead of scores; K gates what goes in, Q the sums */
@@ -200,6 +201,9 @@ enum colibri_norm { COLIBRI_NORM_RMS = 0, COLIBRI_NORM_LAYER = 1, COLIBRI_NORM_L
 enum colibri_post_norm { COLIBRI_POST_NORM_ATTENTION = 1, COLIBRI_POST_NORM_FFN = 2 };
 enum colibri_bias { COLIBRI_BIAS_Q = 1, COLIBRI_BIAS_K = 2, COLIBRI_BIAS_V = 4, COLIBRI_BIAS_O = 8,
                     COLIBRI_BIAS_TAPS = 16 /* CONV only */ };
+/* what was attended, times the sigmoid of HEAD_GATE's product with the attention norm: of one number a head, or of one
+ * for every number of a head */
+enum colibri_head_gates { COLIBRI_HEAD_GATES_NONE = 0, COLIBRI_HEAD_GATES_HEAD = 1, COLIBRI_HEAD_GATES_ELEMENT = 2 };
 enum colibri_ffn { COLIBRI_FFN_DENSE = 1, COLIBRI_FFN_MOE = 2 };
 enum colibri_ffn_bias { COLIBRI_FFN_BIAS_GATE = 1, COLIBRI_FFN_BIAS_UP = 2, COLIBRI_FFN_BIAS_DOWN = 4 };
 enum colibri_router_score {
@@ -284,7 +288,8 @@ enum colibri_role {
     COLIBRI_ROLE_DRAFT_EMBED_NORM = 80,     /* vector hidden */
     COLIBRI_ROLE_DRAFT_HIDDEN_NORM = 81,    /* vector hidden */
     COLIBRI_ROLE_DRAFT_JOIN = 82,           /* hidden x 2 hidden */
-    COLIBRI_ROLE_DRAFT_FINAL_NORM = 83      /* vector hidden, before the model's head */
+    COLIBRI_ROLE_DRAFT_FINAL_NORM = 83,     /* vector hidden, before the model's head */
+    COLIBRI_ROLE_HEAD_GATE = 90             /* heads x hidden, or heads * head_dim x hidden (HEAD_GATES) */
 };
 
 typedef struct colibri_tensor {

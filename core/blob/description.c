@@ -163,6 +163,8 @@ static int32_t colibri_read_extra(const colibri_view *view, uint32_t i, colibri_
         return colibri_record_f32(view, s, i, &d->query_step, detail);
     case COLIBRI_LAYER_CHUNK: return colibri_record_u32(view, s, i, 1, COLIBRI_VALUE_LIMIT, &d->chunk, detail);
     case COLIBRI_LAYER_DRAFT: return colibri_record_u32(view, s, i, 1, 1, &d->draft, detail);
+    case COLIBRI_LAYER_HEAD_GATES:
+        return colibri_record_u32(view, s, i, 0, COLIBRI_HEAD_GATES_ELEMENT, &d->head_gates, detail);
     default: return colibri_record_unknown(view, s, i, COLIBRI_LAYER_SWIGLU_LIMIT, detail);
     }
 }
@@ -178,6 +180,7 @@ static int32_t colibri_read_layer_record(const colibri_view *view, uint32_t i, c
         return colibri_read_router(view, i, d, detail);
     }
     if (key == COLIBRI_LAYER_SINKS || key == COLIBRI_LAYER_SWIGLU_LIMIT || key == COLIBRI_LAYER_DRAFT ||
+        key == COLIBRI_LAYER_HEAD_GATES ||
         (key >= COLIBRI_LAYER_QUERY_FLOOR && key <= COLIBRI_LAYER_CHUNK)) {
         return colibri_read_extra(view, i, d, detail);
     }
@@ -289,17 +292,17 @@ static int32_t colibri_check_width(const colibri_view *view, uint32_t layer, uin
     return COLIBRI_OK;
 }
 
-/* What has no meaning in latent attention is refused by its key: q/k norms per head, clamp, sinks, chunks, growing
- * queries, a bias on v, one of a latent that is not there. */
+/* What has no meaning in latent attention is refused by its key: q/k norms per head, clamp, sinks, chunks, gates of
+ * heads, growing queries, a bias on v, one of a latent that is not there. */
 static int32_t colibri_check_not_latent(const colibri_view *view, uint32_t layer, const colibri_description *d,
                                         colibri_detail *detail)
 {
     uint32_t biases = COLIBRI_BIAS_K | COLIBRI_BIAS_O | (d->q_latent ? COLIBRI_BIAS_Q : 0u);
     const uint32_t values[][2] = {{d->qk_norm, COLIBRI_LAYER_QK_NORM}, {d->biases & ~biases, COLIBRI_LAYER_BIASES},
                                   {d->sinks, COLIBRI_LAYER_SINKS}, {d->has_clip, COLIBRI_LAYER_CLIP_QKV},
-                                  {d->chunk, COLIBRI_LAYER_CHUNK},
+                                  {d->chunk, COLIBRI_LAYER_CHUNK}, {d->head_gates, COLIBRI_LAYER_HEAD_GATES},
                                   {d->query_floor, COLIBRI_LAYER_QUERY_FLOOR}};
-    for (uint32_t i = 0; i < 6u; i++) {
+    for (uint32_t i = 0; i < 7u; i++) {
         if (values[i][0]) {
             return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, 0, values[i][1]);
         }
@@ -357,7 +360,8 @@ static int32_t colibri_check_convolution(const colibri_view *view, uint32_t laye
     if (d->heads != 1u) {                       /* and one KV head, which divides it */
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_VALUE, 1, d->heads);
     }
-    if (d->rope != COLIBRI_NO || d->qk_norm || d->has_clip || d->sinks || d->chunk || d->query_floor) {
+    if (d->rope != COLIBRI_NO || d->qk_norm || d->has_clip || d->sinks || d->chunk || d->query_floor ||
+        d->head_gates) {
         return colibri_layer_fault(detail, view, layer, COLIBRI_FIELD_KEY, COLIBRI_LAYER_ATTENTION, d->attention);
     }
     return colibri_check_width(view, layer, d->window, d->head_dim, detail);

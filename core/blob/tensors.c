@@ -55,6 +55,9 @@ static int colibri_attention_shape(const colibri_view *view, const colibri_descr
     case COLIBRI_ROLE_O_BIAS: return colibri_vector_shape(shape, view->hidden, (d->biases & COLIBRI_BIAS_O) != 0u);
     case COLIBRI_ROLE_Q_NORM: return colibri_vector_shape(shape, wide ? q : d->head_dim, norm);
     case COLIBRI_ROLE_K_NORM: return colibri_vector_shape(shape, wide ? kv : d->head_dim, norm);
+    case COLIBRI_ROLE_HEAD_GATE:
+        return colibri_matrix_shape(shape, d->head_gates == COLIBRI_HEAD_GATES_HEAD ? d->heads : q, view->hidden,
+                                    d->head_gates != 0u);
     default: return 0;
     }
 }

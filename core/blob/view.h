@@ -81,6 +81,7 @@ typedef struct colibri_description {
     uint32_t post_norms;
     uint32_t chunk;                             /* 0 = none */
     uint32_t draft;
+    uint32_t head_gates;                        /* colibri_head_gates */
     uint32_t has_latent_eps;
     float score_scale;
     float eps;

@@ -267,6 +267,24 @@ void colibri_place_row(colibri_session *s, const colibri_layer *layer, uint32_t 
     }
 }
 
+/* What a row attended times the sigmoids of its gates, which lie behind v: one a head, or one a number. */
+int colibri_gate_heads(const colibri_session *s, const colibri_layer *layer, uint32_t row)
+{
+    const float *gate = colibri_qkv_at(s, row) + layer->q.rows + layer->k.rows + layer->v.rows;
+    float *x = (float *)(uintptr_t)colibri_buffer_row(s, &s->layout.attended, row).x;
+    uint32_t each = layer->d.head_gates == COLIBRI_HEAD_GATES_HEAD ? layer->d.head_dim : 1u;
+    if (colibri_amax_bits(s->kernel, gate, layer->head_gate.rows) >= COLIBRI_INFINITY_BITS) {
+        return 1;
+    }
+    for (uint32_t g = 0; g < layer->head_gate.rows; g++, x += each) {
+        float factor = colibri_sigmoid(gate[g]);
+        for (uint32_t c = 0; c < each; c++) {
+            x[c] = x[c] * factor;
+        }
+    }
+    return 0;
+}
+
 /* A few query vectors that share a KV head: row and head of each. Their rows are of one sequence. */
 typedef struct colibri_queries {
     uint32_t count, sequence, kv_head;

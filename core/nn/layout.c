@@ -106,7 +106,7 @@ static uint64_t colibri_score_lanes(const colibri_limits *limits, uint32_t windo
     return window && seen < all ? seen : all;
 }
 
-/* q, k and v from the norm into o: what is read, how wide, and the units that make it. */
+/* q, k, v and gates from the norm into o: what is read, how wide, and the units that make it. */
 static void colibri_widen_projections(const colibri_view *view, const colibri_limits *limits,
                                       const colibri_description *d, colibri_layout *layout, colibri_widths *w)
 {
@@ -114,8 +114,13 @@ static void colibri_widen_projections(const colibri_view *view, const colibri_li
     uint32_t kinds = 1u << colibri_role_kind(view, d, COLIBRI_ROLE_Q) |
                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_K) |
                      1u << colibri_role_kind(view, d, COLIBRI_ROLE_V);
+    uint32_t gates = 0;
+    if (d->head_gates) {
+        kinds |= 1u << colibri_role_kind(view, d, COLIBRI_ROLE_HEAD_GATE);
+        gates = d->head_gates == COLIBRI_HEAD_GATES_HEAD ? d->heads : q;
+    }
     layout->quantize_norm |= (kinds >> COLIBRI_KIND_Q8) != 0u;
-    w->projected = (uint32_t)colibri_most(w->projected, (uint64_t)q + 2u * (uint64_t)d->kv_heads * d->head_dim);
+    w->projected = (uint32_t)colibri_most(w->projected, (uint64_t)q + 2u * (uint64_t)d->kv_heads * d->head_dim + gates);
     w->attended = (uint32_t)colibri_most(w->attended, q);
     w->macs = colibri_most(w->macs, (uint64_t)COLIBRI_STRIP_ROWS * limits->batch * colibri_most(view->hidden, q));
 }
@@ -367,6 +372,7 @@ static void colibri_layer_resolve(const colibri_session *s, colibri_layer *layer
     layer->o_bias = colibri_resolve(s, t[COLIBRI_ROLE_O_BIAS]);
     layer->q_norm = colibri_resolve(s, t[COLIBRI_ROLE_Q_NORM]);
     layer->k_norm = colibri_resolve(s, t[COLIBRI_ROLE_K_NORM]);
+    layer->head_gate = colibri_resolve(s, t[COLIBRI_ROLE_HEAD_GATE]);
     layer->q_a = colibri_resolve(s, t[COLIBRI_ROLE_Q_A]);
     layer->k_up = colibri_resolve(s, t[COLIBRI_ROLE_K_UP]);
     layer->v_up = colibri_resolve(s, t[COLIBRI_ROLE_V_UP]);

@@ -23,6 +23,7 @@ typedef struct colibri_layer {
     colibri_description d;
     uint32_t reserved;
     colibri_weight attention_norm, q, k, v, o, q_bias, k_bias, v_bias, o_bias, q_norm, k_norm;
+    colibri_weight head_gate;
     colibri_weight ffn_norm, gate, up, down;    /* gate, up, down: dense or shared expert */
     colibri_weight router, router_bias, token_routes, expert_gate, expert_up, expert_down, shared_switch;
     colibri_weight ffn_gate_bias, ffn_up_bias, ffn_down_bias;       /* of the routed experts, or of the dense FFN */
@@ -314,6 +315,7 @@ void colibri_attend(colibri_session *s, const colibri_layer *layer, uint32_t uni
 void colibri_kv_shape(const colibri_limits *limits, colibri_layer *layer);
 void colibri_rotate_heads(const colibri_session *s, uint32_t rope_index, float *x, uint32_t heads, uint32_t stride,
                           uint32_t position);
+int colibri_gate_heads(const colibri_session *s, const colibri_layer *layer, uint32_t row);
 uint32_t colibri_k_kind(uint32_t kv_kind);
 int colibri_store_k(const colibri_session *s, const float *k, uint32_t head_dim, uint8_t *tile, uint32_t lane);
 int colibri_cache_key(const colibri_session *s, const colibri_layer *layer, const colibri_row_state *state,

@@ -86,7 +86,7 @@ uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op)
     switch (op->kind) {
     case COLIBRI_OP_QKV:
         return colibri_strips(colibri_first_projection(layer)->rows) + colibri_strips(layer->k.rows) +
-               colibri_strips(layer->v.rows);
+               colibri_strips(layer->v.rows) + colibri_strips(layer->head_gate.rows);
     case COLIBRI_OP_QUERY: return colibri_strips(layer->q.rows);
     case COLIBRI_OP_INDEX:
         return colibri_strips(layer->index_q.rows) + colibri_strips(layer->d.index_dim) +
@@ -121,7 +121,8 @@ uint64_t colibri_op_macs(const colibri_session *s, const colibri_op *op)
     uint64_t hidden = s->view.hidden;
     switch (op->kind) {
     case COLIBRI_OP_QKV:
-        return rows * hidden * ((uint64_t)colibri_first_projection(layer)->rows + layer->k.rows + layer->v.rows);
+        return rows * hidden * ((uint64_t)colibri_first_projection(layer)->rows + layer->k.rows + layer->v.rows +
+                                layer->head_gate.rows);
     case COLIBRI_OP_QUERY: return rows * layer->q.rows * layer->q.columns;
     case COLIBRI_OP_INDEX:
         return rows * ((uint64_t)layer->index_q.rows * layer->d.q_latent +
@@ -183,13 +184,15 @@ static void colibri_norm_row(colibri_session *s, const float *x, const colibri_n
     }
 }
 
+/* What was attended, gated where heads have gates, as o wants it. */
 static void colibri_quantize_attended(colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t worker)
 {
     colibri_activation a = colibri_buffer_row(s, &s->layout.attended, row);
-    if (!colibri_kind_quantized(layer->o.kind)) {
-        return;
+    int bad = layer->head_gate.rows ? colibri_gate_heads(s, layer, row) : 0;
+    if (!bad && colibri_kind_quantized(layer->o.kind)) {
+        bad = colibri_quantize_row(s->kernel, a.x, layer->o.columns, (colibri_group *)(uintptr_t)a.groups);
     }
-    if (colibri_quantize_row(s->kernel, a.x, layer->o.columns, (colibri_group *)(uintptr_t)a.groups)) {
+    if (bad) {
         colibri_fault(s, worker);
     }
 }
@@ -242,7 +245,7 @@ static void colibri_projection_strip(colibri_session *s, const colibri_weight *w
     }
 }
 
-/* One strip of q, k or v. The latent of the queries lies behind q and k. */
+/* One strip of q, k, v or gates. The latent of the queries lies behind q and k. */
 static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, uint32_t unit)
 {
     const colibri_weight *w = colibri_first_projection(layer);
@@ -250,7 +253,13 @@ static void colibri_qkv_strip(colibri_session *s, const colibri_layer *layer, ui
     uint32_t q_strips = colibri_strips(w->rows);
     uint32_t k_strips = colibri_strips(layer->k.rows);
     uint32_t place = layer->q_a.rows ? layer->q.rows + layer->k.rows : 0u;
-    if (unit >= q_strips + k_strips) {
+    uint32_t v_end = q_strips + k_strips + colibri_strips(layer->v.rows);
+    if (unit >= v_end) {
+        unit -= v_end;
+        w = &layer->head_gate;
+        bias = 0;
+        place = layer->q.rows + layer->k.rows + layer->v.rows;
+    } else if (unit >= q_strips + k_strips) {
         unit -= q_strips + k_strips;
         w = &layer->v;
         bias = &layer->v_bias;

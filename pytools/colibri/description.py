@@ -81,6 +81,7 @@ class Layer:
     index_rope: int | None = None
     draft: int | None = None  # 1 in Model.drafts
     router_by_token: int | None = None
+    head_gates: int | None = None  # colibri_head_gates: what was attended, times sigmoids
     expert_run: int | None = None  # filled in by Layout
 
     def need(self, name: str) -> int:

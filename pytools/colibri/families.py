@@ -30,7 +30,7 @@ from .family_table import (
 from .format import Tensor
 from .places import Place, whole
 from .library import constants
-from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32
+from .rope import DIGITS, Scaling, decimal, inverse_root, nearest_f32, root
 from .unsupported import REFUSED
 
 GROUP_LIMIT = 64  # COLIBRI_GROUP_LIMIT of the core
@@ -168,17 +168,18 @@ def _model(config: Config, family: Family) -> Model:
     hidden, layers = config.integer("hidden_size"), config.integer("num_hidden_layers")
     context = config.integer("max_position_embeddings")
     eps = nearest_f32(Decimal(family.norm_eps) if family.norm_eps else config.positive("rms_norm_eps"))
+    local: list[Scaling] = []
     if family.latent:
         base = _latent_attention(config, family, eps)
         scaling = _scaling(config, family, base.need("rope_dim"), context)
         base.score_scale = scaling.latent_scale(base.need("nope_dim") + base.need("rope_dim"))
     else:
         base = _attention(config, family, hidden, eps)
-        scaling = _scaling(config, family, base.need("head_dim"), context)
+        scaling, *local = _scalings(config, family, base.need("head_dim"), context)
     interleaved = family.interleaved
     if family.interleaved_field:
         interleaved = config.boolean(family.interleaved_field, interleaved)
-    rope = Rope(scaling.fractions(), interleaved, scaling.amplitude())
+    ropes = [Rope(own.fractions(), interleaved, own.amplitude()) for own in (scaling, *local)]
     windows = _windows(config, family, layers)
     dense_field, dense_default = family.dense_ff
     dense_ff = config.integer(dense_field, dense_default)
@@ -190,9 +191,10 @@ def _model(config: Config, family: Family) -> Model:
         hidden,
         context,
         eps,
-        ropes=[rope],
+        ropes=ropes,
         tied=config.boolean("tie_word_embeddings", family.tied),
     )
+    _outside(config, family, model)
     nope = family.nope_full and config.take("sliding_window", family.window_size, null=False)
     if family.norm:
         model.final_norm = getattr(constants(), "NORM_" + family.norm)
@@ -203,6 +205,8 @@ def _model(config: Config, family: Family) -> Model:
         layer = replace(base, window=windows[number], **choices[number])
         if nope and windows[number] is None:
             layer.rope = None
+        if local and windows[number] is not None:
+            layer.rope = 1
         if family.moe and sparse[number]:
             _experts(config, family.moe, layer)
         else:
@@ -216,6 +220,14 @@ def _model(config: Config, family: Family) -> Model:
     if family.convolution:
         _convolutions(config, model)
     return model
+
+
+def _outside(config: Config, family: Family, model: Model) -> None:
+    """What some families do to embeddings and logits."""
+    if family.embed_root == "always" or (family.embed_root and config.boolean(family.embed_root, False)):
+        model.embed_multiplier = root(model.hidden)
+    if family.softcap_field and config.take(family.softcap_field, None) is not None:
+        model.logit_softcap = nearest_f32(config.positive(family.softcap_field))
 
 
 def _turns(config: Config, layers: list[Layer]) -> None:
@@ -271,7 +283,7 @@ def _draft(model: Model) -> Layer:
 def _extras(config: Config, family: Family, layer: Layer) -> None:
     """Switches that few families have; None where a family does not."""
     c = constants()
-    act = config.take("hidden_act", "silu")
+    act = config.take("hidden_act", family.act)
     if act not in ACTIVATIONS or (family.limit and act != "silu"):
         expected = "silu" if family.limit else ", ".join(ACTIVATIONS)
         raise config.refuse("hidden_act", f"one of {expected}: this version runs nothing else")
@@ -349,12 +361,13 @@ def _attention(config: Config, family: Family, hidden: int, eps: float) -> Layer
         kv_heads=kv_heads,
         head_dim=head_dim,
         rope=0,
-        score_scale=inverse_root(head_dim),
+        score_scale=inverse_root(config.integer(family.score_field, 256) if family.score_field else head_dim),
         norm_eps=eps,
         biases=biases,
         activation=c.ACTIVATION_SILU,
         qk_norm=(c.QK_NORM_WIDTH if family.qk_norm_wide else c.QK_NORM_HEAD) if normed else c.QK_NORM_NONE,
         clip_qkv=_clip(config, family.clip_field),
+        head_gates=getattr(c, "HEAD_GATES_" + family.head_gates) if family.head_gates else None,
     )
 
 
@@ -375,6 +388,29 @@ def _latent_attention(config: Config, family: Family, eps: float) -> Layer:
         activation=constants().ACTIVATION_SILU,
         qk_norm=constants().QK_NORM_NONE,
     )
+
+
+def _scalings(config: Config, family: Family, head_dim: int, context: int) -> list[Scaling]:
+    """Of all layers; or of those that see everything, then of those with a window."""
+    if not family.local_theta:
+        return [_scaling(config, family, head_dim, context)]
+    new, old = config.take("rope_parameters", None), config.take("rope_scaling", None)
+    if new and old:
+        raise config.refuse("rope_scaling", "no such field beside rope_parameters: two answers to one question")
+    kinds = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
+    both = new or {"full_attention": old}
+    parts = both.values() if isinstance(both, dict) and set(both) <= set(kinds) else [0]
+    if not all(part is None or isinstance(part, dict) for part in parts):
+        raise config.refuse("rope_parameters" if new else "rope_scaling", f"fields of {' and '.join(kinds)}")
+    out = []
+    for (kind, name), theta in zip(kinds.items(), (family.theta, family.local_theta), strict=True):
+        fields, outside = dict(both.get(kind) or {}), config.take(name, None)
+        if outside is not None and fields.setdefault("rope_theta", outside) != outside:
+            raise config.refuse(name, f"{fields['rope_theta']}, as inside rope_parameters")
+        if fields.get("partial_rotary_factor") not in (None, 1):
+            raise config.refuse("rope_parameters", "a partial_rotary_factor of 1: this family rotates whole heads")
+        out.append(Scaling(fields, theta, head_dim, context, config.subject))
+    return out
 
 
 def _scaling(config: Config, family: Family, head_dim: int, context: int) -> Scaling:
@@ -411,9 +447,9 @@ def _windows(config: Config, family: Family, layers: int) -> list[int | None]:
         return [None] * layers
     size = config.integer("sliding_window", family.window_size, low=0, null=None)
     switched = size is not None
-    if family.window in ("always", "upper layers, always", "types"):
-        if size == 0:
-            raise config.refuse("sliding_window", "a width, or null")
+    if family.window in ("always", "upper layers, always", "types", "types, always"):
+        if size == 0 or (size is None and family.window == "types, always"):
+            raise config.refuse("sliding_window", "a width" if family.window == "types, always" else "a width, or null")
     else:
         switched = config.boolean("use_sliding_window", False)
         if switched and not size:
@@ -421,9 +457,11 @@ def _windows(config: Config, family: Family, layers: int) -> list[int | None]:
     if family.window in ("always", "switch"):
         return [size if switched else None] * layers
     kinds = config.items("layer_types", str)
-    border = layers if family.window == "types" else config.integer("max_window_layers", family.window_border, low=0)
-    if kinds is None and family.window == "types":
-        return [None if (n + 1) % family.full_every == 0 else size for n in range(layers)]
+    every = config.integer(family.full_every_field, family.full_every) if family.full_every_field else family.full_every
+    by_types = family.window.startswith("types")
+    border = layers if by_types else config.integer("max_window_layers", family.window_border, low=0)
+    if kinds is None and by_types:
+        return [None if (n + 1) % every == 0 else size for n in range(layers)]
     if kinds is None:
         even = family.window == "even layers"
         inside = [n % 2 == 0 and n < border if even else n >= border for n in range(layers)]
@@ -453,7 +491,7 @@ def _sparse_layers(config: Config, moe: Moe | None, layers: int) -> list[bool]:
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)
         return [n >= first for n in numbers]
     if moe.layers == "after dense":
-        first = config.integer("num_dense_layers", 2, low=0)
+        first = config.integer("num_dense_layers", moe.dense_first, low=0)
         return [n >= first for n in numbers]
     if moe.layers == "named":
         first = config.integer("first_k_dense_replace", moe.dense_first, low=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import replace
 
 from .description import EVERY_LAYER, Layer
 from .family_table import Family, Moe
@@ -45,6 +46,7 @@ def source_name(family: Family, tensor: Tensor, expert: int = 0) -> str:
         "POST_ATTENTION_NORM": "post_self_attn_layernorm.weight",
         "POST_FFN_NORM": "post_mlp_layernorm.weight",
         "SINKS": "self_attn.sinks",
+        "HEAD_GATE": "self_attn.gate_proj.weight",
         "DRAFT_EMBED_NORM": "enorm.weight",
         "DRAFT_HIDDEN_NORM": "hnorm.weight",
         "DRAFT_JOIN": "eh_proj.weight",
@@ -81,6 +83,8 @@ def source_place(
     moe, (kind, _, part) = family.moe or Moe(), tensor.role.rpartition("_")
     prefix = layer_prefix(family, tensor.layer)
     shape: tuple[int, ...] = (tensor.columns,) if tensor.vector else (tensor.rows, tensor.columns)
+    if family.norms_from_one and part == "NORM":
+        return replace(whole(source_name(family, tensor), shape), add=1.0)
     if tensor.role == "ROUTER_BIAS":
         shape = (*moe.correction_shape, *shape)
     if moe.layout and (tensor.expert or tensor.role.startswith("FFN_") and part == "BIAS"):

@@ -22,7 +22,7 @@ class Moe:
     block: str = "mlp"
     parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     layers: str = "step"  # "all", "step", "after first", "range", "listed": see families._sparse_layers
-    dense_first: int = 0  # default of first_k_dense_replace
+    dense_first: int = 0  # default of first_k_dense_replace or num_dense_layers
     score: str = "SOFTMAX"
     renormalise: str = "norm_topk_prob"  # config field; empty: always
     renormalise_default: bool = False
@@ -73,7 +73,8 @@ class Family:
     qk_norm_wide: bool = False  # over all heads at once
     qk_norm_field: str = ""
     clip_field: str = ""  # config field of the clamp of q, k and v
-    window: str = ""  # "", "always", "switch", "upper layers", "even layers", "upper layers, always", "types"
+    # "", "always", "switch", "upper layers", "even layers", "upper layers, always", "types", "types, always"
+    window: str = ""
     window_size: int | None = None  # what an absent sliding_window means
     window_border: int = 28  # what an absent max_window_layers means
     interleaved: bool = False
@@ -89,8 +90,16 @@ class Family:
     names: Mapping[str, str] = field(default_factory=dict)  # role -> name, below the layer or of the model
     rope: Mapping[str, Any] = field(default_factory=dict)  # what an absent rope_parameters means
     full_every: int = 0  # "types": what an absent layer_types means, every n-th layer sees everything
+    full_every_field: str = ""  # config field that says it
+    local_theta: int = 0  # default theta of the layers with a window, where they rotate in their own way
+    head_gates: str = ""  # HEAD, ELEMENT: what was attended, times sigmoids
+    embed_root: str = ""  # embeddings times the root of their width: "always", or the config field that switches it
+    score_field: str = ""  # config field whose root scores are divided by, instead of head_dim's
+    softcap_field: str = ""  # config field of the soft cap of the logits
+    norms_from_one: bool = False  # what a checkpoint holds of a norm's weights is their distance from 1
     nope_full: bool = False  # layers without a window do not rotate
     sinks: bool = False
+    act: str = "silu"  # what an absent hidden_act means
     activation: str = "SILU"
     limit: str = ""  # default of swiglu_limit; empty: there is none
     ffn_biases: str = ""  # letters of the parts of the experts, or of a dense FFN, with a bias: g, u, d
@@ -546,6 +555,7 @@ FAMILIES["lfm2_moe"] = Family(
         block="feed_forward",
         parts=("w1", "w3", "w2"),
         layers="after dense",
+        dense_first=2,
         score="SIGMOID",
         scale="routed_scaling_factor",
         eps="1e-6",
@@ -553,6 +563,74 @@ FAMILIES["lfm2_moe"] = Family(
         correction="expert_bias",
         correction_field="use_expert_bias",
     ),
+)
+FAMILIES["afmoe"] = Family(
+    **_QKVO,
+    head_dim=128,
+    qk_norm=True,
+    window="types, always",
+    window_size=1024,
+    full_every=4,
+    full_every_field="global_attn_every_n_layers",
+    nope_full=True,
+    head_gates="ELEMENT",
+    embed_root="mup_enabled",
+    post_norms=("ATTENTION", "FFN"),
+    names={
+        "POST_ATTENTION_NORM": "post_attention_layernorm.weight",
+        "FFN_NORM": "pre_mlp_layernorm.weight",
+        "POST_FFN_NORM": "post_mlp_layernorm.weight",
+    },
+    fixed={
+        "n_group": 1,
+        "num_expert_groups": 1,
+        "num_limited_groups": 1,
+        "route_norm": True,
+        "score_func": "sigmoid",
+        "topk_group": 1,
+    },
+    ignored=frozenset("auto_map load_balance_coeff use_grouped_mm".split()),
+    moe=Moe(
+        experts=("num_experts", "num_local_experts"),
+        layers="after dense",
+        dense_first=1,
+        router="router.gate.weight",
+        score="SIGMOID",
+        correction="expert_bias",
+        renormalise="",
+        eps="1e-20",
+        scale="route_scale",
+        shared="num_shared_experts",
+        shared_counts=2,
+        shared_block="shared_experts",
+    ),
+)
+FAMILIES["gemma3_text"] = Family(
+    **_QKVO,
+    spelling={"hidden_activation": "hidden_act"},
+    theta=1000000,
+    local_theta=10000,
+    kv_heads=4,
+    head_dim=256,
+    tied=True,
+    qk_norm=True,
+    window="types, always",
+    window_size=4096,
+    full_every=6,
+    full_every_field="sliding_window_pattern",
+    act="gelu_pytorch_tanh",
+    embed_root="always",
+    score_field="query_pre_attn_scalar",
+    softcap_field="final_logit_softcapping",
+    norms_from_one=True,
+    post_norms=("ATTENTION", "FFN"),
+    names={
+        "POST_ATTENTION_NORM": "post_attention_layernorm.weight",
+        "FFN_NORM": "pre_feedforward_layernorm.weight",
+        "POST_FFN_NORM": "post_feedforward_layernorm.weight",
+    },
+    fixed={"attn_logit_softcapping": None, "use_bidirectional_attention": False},
+    ignored=frozenset({"cache_implementation"}),
 )
 WRAPPERS = {
     "llama4": Wrapper(

@@ -79,6 +79,7 @@ _GROUPS = {
     "DRAFT_JOIN": "attention",
     "K_UP": "attention",
     "V_UP": "attention",
+    "HEAD_GATE": "attention",
     "INDEX_Q": "attention",
     "INDEX_K": "attention",
     "GATE": "ffn",
@@ -139,6 +140,9 @@ def _attention_tensors(layer: Layer, number: int, hidden: int) -> Iterator[Tenso
         yield Tensor(role, number, rows, columns)
         if (layer.biases or 0) & bit:
             yield vector(role + "_BIAS", rows)
+    if layer.head_gates:
+        gates = wide if layer.head_gates == c.HEAD_GATES_ELEMENT else layer.need("heads")
+        yield Tensor("HEAD_GATE", number, gates, hidden)
     if layer.qk_norm and layer.qk_norm != c.QK_NORM_L2_AFTER_ROPE:
         whole = layer.qk_norm == c.QK_NORM_WIDTH
         yield vector("Q_NORM", wide if whole else layer.need("head_dim"))

@@ -35,6 +35,7 @@ class Place:
     row: int = 0
     column: int = 1
     packing: str = ""
+    add: float = 0.0  # to every number, in float32: norms whose weights are stored as their distance from 1
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,6 +104,10 @@ class Places:
 
     def rows(self, place: Place, first: int, count: int, columns: int) -> np.ndarray:
         """float32 [count, columns]: rows first .. first + count - 1 of a matrix."""
+        found = self._rows(place, first, count, columns)
+        return found + np.float32(place.add) if place.add else found
+
+    def _rows(self, place: Place, first: int, count: int, columns: int) -> np.ndarray:
         entry = self.expect(place)
         if place.packing:
             return self._packed(place, entry, first, count, columns)

@@ -56,6 +56,12 @@ def nearest_f32(value: Decimal) -> float:
         return float(min(around, key=distance))
 
 
+def root(number: int) -> float:
+    """sqrt(number) as the nearest float32: what some families multiply embeddings by."""
+    with localcontext(Context(prec=DIGITS)):
+        return nearest_f32(Decimal(number).sqrt())
+
+
 def inverse_root(number: int) -> float:
     """1 / sqrt(number) as the nearest float32: the usual scale of attention scores."""
     with localcontext(Context(prec=DIGITS)):

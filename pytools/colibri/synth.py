@@ -69,6 +69,7 @@ class Spec:
     clip_qkv: float | None = None
     qk_after: str = ""  # "head", "l2": q/k norm after the rotation
     sinks: bool = False
+    head_gates: str = ""  # head, element
     chunk: int = 0
     query_floor: int = 0
     query_step: float = 0.0
@@ -189,6 +190,7 @@ class Spec:
             norm=_norm(self.norm),
             post_norms=sum({"a": c.POST_NORM_ATTENTION, "f": c.POST_NORM_FFN}[x] for x in self.post_norms) or None,
             sinks=int(self.sinks) or None,
+            head_gates=getattr(c, "HEAD_GATES_" + self.head_gates.upper()) if self.head_gates else None,
             chunk=self.chunk or None,
             query_floor=self.query_floor or None,
             query_step=self.query_step if self.query_floor else None,
@@ -198,7 +200,7 @@ class Spec:
             biases = sum(getattr(c, "BIAS_" + x.upper()) for x in self.biases) | (c.BIAS_TAPS if self.biases else 0)
             layer = replace(
                 layer, attention=c.ATTENTION_CONV, heads=1, kv_heads=1, head_dim=self.hidden - 3, window=self.conv,
-                rope=None, score_scale=1.0, qk_norm=c.QK_NORM_NONE, biases=biases, clip_qkv=None, sinks=None,
+                rope=None, score_scale=1.0, qk_norm=c.QK_NORM_NONE, biases=biases, clip_qkv=None, sinks=None, head_gates=None,
                 chunk=None, query_floor=None, query_step=None,
             )  # fmt: skip
         if not self.experts or number in self.dense_layers:
@@ -412,6 +414,12 @@ SPECS = {
         weight_on="input",
         shared_ff=24,
     ),
+    "head-gates": Spec(head_gates="head", heads=5, kv_heads=1, biases="qo", window=9, window_layers=(1,), qk_norm=True,
+                       experts=4, dense_layers=(0,)),
+    "gates": Spec(layers=3, head_gates="element", heads=6, head_dim=11, rope=None, clip_qkv=0.75, sinks=True,
+                  post_norms="af", score_scale=0.3),
+    "gated-conv": Spec(layers=3, head_gates="element", heads=7, kv_heads=7, head_dim=12, hidden=50, conv=3,
+                       conv_layers=(1,), tied=True),
     "conv": Spec(layers=4, conv=3, conv_layers=(0, 2, 3), biases="qkvo", qk_norm=True, experts=5, dense_layers=(0,),
                  score="sigmoid", router_bias="score", router_eps=1e-6),
     "conv-long": Spec(layers=2, conv=19, conv_layers=(0,), hidden=70, window=9),

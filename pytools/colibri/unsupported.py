@@ -20,9 +20,13 @@ _REASONS = {
     ),
     "attention and feed-forward part of a layer read the same norm side by side; this version runs one after the "
     "other": "cohere cohere2",
-    "its norms multiply by weights in its own way (1 + weight, and after each part as well) and its embedding is "
-    "scaled by the width; this version has no rule that converts them": (
-        "gemma gemma2 gemma3 gemma3_text gemma3n gemma4 gemma4_text"
+    "it has no row of names and switches in this version, though its layers have nothing that gemma3_text's have not": (
+        "gemma"
+    ),
+    "it soft-caps the scores of its attention; this version soft-caps logits alone": "gemma2",
+    "its text model stands beside a vision model; this version converts gemma3_text, the text model alone": "gemma3",
+    "its layers take in embeddings of their own, and some read the keys and values of a former layer": (
+        "gemma3n gemma4 gemma4_text"
     ),
     "its layers are normed behind attention and feed-forward part alone, or by norms without weights; this version "
     "norms what they read": "flex_olmo olmo olmo2 olmo3",

@@ -24,7 +24,7 @@ _NAMES = {
     "EMBED": "embed", "HEAD": "head", "FINAL_NORM": "norm", "ATTENTION_NORM": "attn_norm",
     "FFN_NORM": "ffn_norm",
     "Q": "q", "K": "k", "V": "v", "O": "o", "Q_BIAS": "q_bias", "K_BIAS": "k_bias", "V_BIAS": "v_bias",
-    "O_BIAS": "o_bias", "Q_NORM": "q_norm", "K_NORM": "k_norm", "Q_A": "q_a",
+    "O_BIAS": "o_bias", "Q_NORM": "q_norm", "K_NORM": "k_norm", "HEAD_GATE": "head_gate", "Q_A": "q_a",
     "INDEX_Q": "index_q", "INDEX_K": "index_k", "INDEX_K_NORM": "index_k_norm", "INDEX_K_SHIFT": "index_k_shift",
     "INDEX_WEIGHT": "index_weight",
     "GATE": "ffn.gate", "UP": "ffn.up", "DOWN": "ffn.down",
@@ -68,13 +68,14 @@ def _attention(layer: Layer, model: Model) -> Attention | LatentAttention | Conv
             F(layer.score_scale), rope, F(eps), bool(biases & c.BIAS_Q), bool(biases & c.BIAS_K),
             bool(biases & c.BIAS_O), layer.window or 0, layer.index_top_k or 0, layer.index_heads or 0,
             layer.index_dim or 0, _rope(layer.index_rope, model))
+    gates = {c.HEAD_GATES_HEAD: "head", c.HEAD_GATES_ELEMENT: "element"}
     after = {c.QK_NORM_HEAD_AFTER_ROPE: "head", c.QK_NORM_L2_AFTER_ROPE: "l2"}
     return Attention(
         layer.heads, layer.kv_heads, layer.head_dim, F(layer.score_scale), rope, bool(biases & c.BIAS_Q),
         bool(biases & c.BIAS_K), bool(biases & c.BIAS_V), bool(biases & c.BIAS_O),
         layer.qk_norm in (c.QK_NORM_HEAD, c.QK_NORM_WIDTH), layer.window or 0, layer.qk_norm == c.QK_NORM_WIDTH,
         _f32(layer.clip_qkv), after.get(layer.qk_norm, ""), layer.chunk or 0, bool(layer.sinks),
-        layer.query_floor or 0, F(layer.query_step or 0))
+        layer.query_floor or 0, F(layer.query_step or 0), gates.get(layer.head_gates, ""))
 
 
 def _ffn(layer: Layer) -> DenseFfn | MoeFfn:

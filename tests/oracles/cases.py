@@ -101,6 +101,8 @@ _CLASSES = {
     "llama4_text": "Llama4ForCausalLM",
     "lfm2_moe": "Lfm2MoeForCausalLM",
     "dbrx": "DbrxForCausalLM",
+    "afmoe": "AfmoeForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
     "llama4": "Llama4ForConditionalGeneration",
     "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
     "kolibri1": "Kolibri1ForCausalLM",
@@ -127,6 +129,7 @@ _MOE_KEYS = {
     "gpt_oss": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "llama4_text": ("num_local_experts", "num_experts_per_tok", "intermediate_size"),
     "hunyuan_v1_moe": ("num_experts", "moe_topk", "intermediate_size"),
+    "afmoe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "lfm2_moe": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
     "dbrx": ("moe_num_experts", "moe_top_k", "ffn_hidden_size"),
     "kolibri1": ("num_experts", "num_experts_per_tok", "moe_intermediate_size"),
@@ -216,6 +219,7 @@ def _table() -> dict[str, Case]:
     _routers(table)
     _frontier(table)
     _latent(table)
+    _gated(table)
     return table.cases
 
 
@@ -494,6 +498,35 @@ def _frontier(table: _Table) -> None:
               "LayerNorm with bias, the sparse mixer, biases on q, k, v, o and on the head",
               replace(base, bias="qkvo", top_k=2, norm_bias=True, head_bias=True), seed=7, attention_bias=True,
               lm_head_bias=True, router_jitter_noise=0.1, rope_theta=100.0, absent=("head_dim",))
+
+
+def _gated(table: _Table) -> None:
+    base = Shape(experts=8, top_k=3, expert_ff=40, qk_norm=True, correction=0.3)
+    table.add("afmoe_gates", "afmoe",
+              "every number of a head gated, four norms a layer, layers without window and rotation, embeddings scaled",
+              replace(base, layers=4, head_dim=24, shared_ff=80, dense_layers=(0,)), seed=4, sliding_window=9,
+              global_attn_every_n_layers=2, num_dense_layers=1, num_shared_experts=2, route_scale=2.5, route_norm=True,
+              score_func="sigmoid", mup_enabled=True, rope_theta=100.0)
+    table.add("afmoe_biases", "afmoe",
+              "windows by layer_types, biases on q, k, v and o, embeddings as they are, no dense layer, linear rope",
+              replace(base, heads=6, kv_heads=3, bias="qkvo", shared_ff=40, experts=5, top_k=2), seed=2,
+              attention_bias=True, sliding_window=11, num_dense_layers=0, num_shared_experts=1, route_scale=1.5,
+              layer_types=["full_attention", "sliding_attention", "sliding_attention"],
+              rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0})
+    turns = Shape(layers=4, head_dim=24, qk_norm=True, tied=True)
+    table.add("gemma3_turns", "gemma3_text",
+              "norms of 1 + w, windows with a theta of their own, linear rope of the others, soft cap",
+              turns, seed=20, hidden_activation="gelu_pytorch_tanh", sliding_window=9, sliding_window_pattern=2,
+              query_pre_attn_scalar=20, final_logit_softcapping=6.0, rope_theta=1000.0, rope_local_base_freq=50.0,
+              rope_scaling={"rope_type": "linear", "factor": 4.0}, absent=("hidden_act",))
+    table.add("gemma3_listed", "gemma3_text",
+              "kinds of layers and their rotations by name, biases on q, k, v and o, own head, bfloat16 on disk",
+              replace(turns, layers=3, heads=3, kv_heads=1, hidden=72, tied=False, bias="qkvo"), seed=1, dtype="BF16",
+              attention_bias=True, hidden_activation="gelu_pytorch_tanh", sliding_window=7, query_pre_attn_scalar=32,
+              layer_types=["sliding_attention", "full_attention", "sliding_attention"], attn_logit_softcapping=None,
+              rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 500.0},
+                               "sliding_attention": {"rope_type": "default", "rope_theta": 40.0}},
+              absent=("hidden_act",))
 
 
 CASES: dict[str, Case] = _table()

@@ -19,7 +19,12 @@ _EXPERT_PARTS = dict.fromkeys(("mixtral", "minimax_m2", "phimoe"), ("w1", "w3", 
 _BLOCKS = {"llama4_text": "feed_forward"}
 _SPARSE_BLOCK = ("mixtral", "minimax_m2", "phimoe", "granitemoe", "granitemoeshared")
 _QK_NORMS = {"hunyuan_v1_moe": {"q": "query_layernorm", "k": "key_layernorm"}}
-_ROUTERS = {"hunyuan_v1_moe": "gate.wg"}
+_ROUTERS = {"hunyuan_v1_moe": "gate.wg", "afmoe": "router.gate"}
+# norms beside input_layernorm, where they are not post_attention_layernorm alone
+_NORMS = {
+    "afmoe": ("post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"),
+    "gemma3_text": ("post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+}
 _SHARED = {"qwen2_moe": "shared_expert", "hunyuan_v1_moe": "shared_mlp"}
 _ROUTER_ENDS = (".gate.weight", ".router.layer.weight", ".router.weight", ".wg.weight")
 _DEFAULT_PARTS = ("gate_proj", "up_proj", "down_proj")
@@ -44,6 +49,8 @@ def _attention(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[
         tensors.append((f"{prefix}.{part}_proj.weight", (count, columns)))
         if part in shape.bias:
             tensors.append((f"{prefix}.{part}_proj.bias", (count,)))
+    if family == "afmoe":
+        tensors.append((f"{prefix}.gate_proj.weight", (rows["q"], shape.hidden)))
     if shape.qk_norm:
         names = _QK_NORMS.get(family, {"q": "q_norm", "k": "k_norm"})
         tensors += [(f"{prefix}.{names[part]}.weight", (rows[part] if shape.qk_norm_wide else shape.head_dim,))
@@ -88,6 +95,8 @@ def _experts(prefix: str, family: str, shape: Shape) -> list[tuple[str, tuple[in
         return _fused_experts(prefix, shape)
     tensors: list[tuple[str, tuple[int, ...]]] = [
         (f"{prefix}.{_ROUTERS.get(family, 'gate')}.weight", (shape.experts, shape.hidden))]
+    if family == "afmoe":
+        tensors.append((f"{prefix}.expert_bias", (shape.experts,)))
     if family == "minimax_m2":
         tensors.append((f"{prefix}.e_score_correction_bias", (shape.experts,)))
     if family == "ernie4_5_moe":
@@ -188,7 +197,8 @@ def tensors(case: Case) -> list[tuple[str, tuple[int, ...]]]:
         listed += _latent(at, shape, layer) if shape.latent else _attention(at, family, shape)
         if family == "gpt_oss":
             listed.append((f"{at}.sinks", (shape.heads,)))
-        listed.append((f"{prefix}.post_attention_layernorm.weight", (shape.hidden,)))
+        listed += [(f"{prefix}.{norm}.weight", (shape.hidden,))
+                   for norm in _NORMS.get(family, ("post_attention_layernorm",))]
         if shape.experts and layer not in shape.dense_layers:
             block = "block_sparse_moe" if family in _SPARSE_BLOCK else _BLOCKS.get(family, "mlp")
             listed += _experts(f"{prefix}.{block}", family, shape)
@@ -233,6 +243,8 @@ def values(case: Case, name: str, shape: tuple[int, ...]) -> np.ndarray:
         return drawn * np.float32(0.7)
     if name.endswith(".mlp.w2"):  # used turned
         return drawn * np.float32(2.0 * case.shape.expert_ff ** -0.5)
+    if len(shape) == 1 and case.family == "gemma3_text":  # how far from 1; embeddings are large beside a norm's output
+        return drawn * np.float32(0.25) + np.float32(3.0 if ".post_" in name else 0.0)
     if len(shape) == 1:
         return np.float32(1.0) + drawn * np.float32(0.25)
     scale = shape[-1] ** -0.5

@@ -27,6 +27,7 @@ from oracles import cases, checkpoints, fixtures  # noqa: E402
 
 MARGIN = 0.01  # between the best two logits of every row
 ROUTER_MARGIN = 0.001  # between the last expert chosen and the first one not chosen, in router logits
+_ROUTERS = ("topkrouter", "v1gate", "llama4router", "dbrxrouter", "choicerouter")  # how their classes' names end
 OTHER_PARTS = ("vision_model.", "multi_modal_projector.")  # tensors that a text model leaves alone
 VARIETY = 8  # different tokens among the greedy ones
 
@@ -69,7 +70,7 @@ class Live:
         self.router_margin = float("inf")
         if case.shape.experts > case.shape.top_k:
             for module in self.model.modules():
-                if type(module).__name__.lower().endswith(("topkrouter", "v1gate", "llama4router", "dbrxrouter")):
+                if type(module).__name__.lower().endswith(_ROUTERS):
                     module.register_forward_hook(self._watch)
 
     def _watch(self, module: object, inputs: object, output: Any) -> None:
@@ -90,7 +91,8 @@ class Live:
         owner = getattr(module, "moe_statics", module)
         numbers = scores
         if self.case.shape.correction:
-            bias = inputs[1] if self.case.family in ("minimax_m2", "lfm2_moe") else owner.e_score_correction_bias
+            apart = self.case.family in ("minimax_m2", "lfm2_moe", "afmoe")
+            bias = inputs[1] if apart else owner.e_score_correction_bias
             numbers = scores + bias.detach().double().reshape(-1)
         groups, kept = self.case.config.get("n_group", 1), self.case.config.get("topk_group", 1)
         if groups > kept:

@@ -46,6 +46,7 @@ WORDS = {
     "ACTIVATION: GELU_ERF": "GELU", "ACTIVATION: GELU_TANH": "GELU by tanh",
     "NORM: LAYER": "LayerNorm", "NORM: LAYER_BIAS": "LayerNorm with bias",
     "ROUTER_SCALE": "weights scaled", "SHARED_FF": "shared expert", "SHARED_GATE": "gated shared expert",
+    "HEAD_GATES: HEAD": "gates of heads", "HEAD_GATES: ELEMENT": "gates of every number of a head",
     "WINDOW": "windows", "RESIDUAL_MULTIPLIER": "residual multiplier", "CLIP_QKV": "q, k and v clamped",
 }  # fmt: skip
 

@@ -101,6 +101,12 @@ def everywhere(target: Model) -> None:
         layer.rope = 0
 
 
+def swapped_ropes(target: Model) -> None:
+    """Either kind of layers with the other kind's rope."""
+    for layer in target.layers:
+        layer.rope = 1 - layer.rope
+
+
 def taken_over(target: Model) -> None:
     """No layer but the first chooses positions."""
     for layer in target.layers[1:]:
@@ -329,6 +335,37 @@ def _changes() -> list[tuple[str, str, str, Change]]:
         ("BIASES", "deepseek_v2_yarn", "no bias on the latent of the queries", without_bias("q")),
         ("BIASES", "deepseek_v2_yarn", "no bias on the latent", without_bias("k")),
         ("BIASES", "deepseek_v2_yarn", "no bias on o", without_bias("o")),
+        ("HEAD_GATES", "afmoe_gates", "none", layers(head_gates=None)),
+        ("HEAD_GATES", "afmoe_biases", "none", layers(head_gates=None)),
+        ("EMBED_MULTIPLIER", "afmoe_gates", "none", model(embed_multiplier=None)),
+        ("EMBED_MULTIPLIER", "afmoe_biases", "the root of the width", model(embed_multiplier=8.0)),
+        ("ROPE", "afmoe_gates", "every layer rotates", everywhere),
+        ("WINDOW", "afmoe_gates", "one too wide", windowed(1)),
+        ("WINDOW", "afmoe_biases", "in the other layers", swapped_windows),
+        ("POST_NORMS", "afmoe_gates", "none after attention", layers(post_norms=c.POST_NORM_FFN)),
+        ("POST_NORMS", "afmoe_gates", "none after the feed-forward part", layers(post_norms=c.POST_NORM_ATTENTION)),
+        ("QK_NORM", "afmoe_gates", "none", layers(qk_norm=c.QK_NORM_NONE)),
+        ("QK_NORM", "afmoe_biases", "after the rotation", layers(qk_norm=c.QK_NORM_HEAD_AFTER_ROPE)),
+        ("ROUTER_SCALE", "afmoe_biases", "none", experts(router_scale=None)),
+        ("ROUTER_BIAS", "afmoe_gates", "none", experts(router_bias=None)),
+        ("ROUTER_SCORE", "afmoe_gates", "softmax", experts(router_score=c.ROUTER_SOFTMAX)),
+        ("ROUTER_RENORMALISE", "afmoe_gates", "no", experts(router_renormalise=c.RENORMALISE_NONE)),
+        ("SHARED_FF", "afmoe_gates", "no shared expert", experts(shared_ff=None, shared_gate=None)),
+        ("EMBED_MULTIPLIER", "gemma3_turns", "none", model(embed_multiplier=None)),
+        ("EMBED_MULTIPLIER", "gemma3_listed", "1 % more", model(embed_multiplier=72 ** 0.5 * 1.01)),
+        ("SCORE_SCALE", "gemma3_turns", "1 / sqrt(head_dim)", layers(score_scale=24 ** -0.5)),
+        ("LOGIT_SOFTCAP", "gemma3_turns", "none", model(logit_softcap=None)),
+        ("ACTIVATION", "gemma3_turns", "silu", layers(activation=c.ACTIVATION_SILU)),
+        ("ACTIVATION", "gemma3_listed", "silu", layers(activation=c.ACTIVATION_SILU)),
+        ("ROPE", "gemma3_turns", "that of the other layers", swapped_ropes),
+        ("ROPE", "gemma3_turns", "one for all", layers(lambda layer: layer.rope == 1, rope=0)),
+        ("ROPE", "gemma3_listed", "that of the other layers", swapped_ropes),
+        ("WINDOW", "gemma3_turns", "one too wide", windowed(1)),
+        ("WINDOW", "gemma3_listed", "in the other layers", swapped_windows),
+        ("POST_NORMS", "gemma3_turns", "none after attention", layers(post_norms=c.POST_NORM_FFN)),
+        ("POST_NORMS", "gemma3_turns", "none after the feed-forward part", layers(post_norms=c.POST_NORM_ATTENTION)),
+        ("QK_NORM", "gemma3_turns", "none", layers(qk_norm=c.QK_NORM_NONE)),
+        ("BIASES", "gemma3_listed", "no bias on o", without_bias("o")),
         ("RESIDUAL_MULTIPLIER", "granite_multipliers", "none", layers(residual_multiplier=None)),
         ("RESIDUAL_MULTIPLIER", "mixtral_mha", "0.9", layers(residual_multiplier=0.9)),
     ]
@@ -440,6 +477,12 @@ def _refused() -> list[tuple[str, str, str, Change]]:
         ("ROUTER_BY_TOKEN", "dots_groups", "a table that is not there", experts(router_by_token=1)),
         ("DRAFT DRAFT_LAYERS", "deepseek_v3_groups", "a layer of the run", layers(draft=1)),
         ("SINKS", "deepseek_v2_plain", "sinks", layers(sinks=1)),
+        ("HEAD_GATES", "llama_mha", "gates that are not there", layers(head_gates=c.HEAD_GATES_ELEMENT)),
+        ("HEAD_GATES", "afmoe_gates", "one a head", layers(head_gates=c.HEAD_GATES_HEAD)),
+        ("HEAD_GATES", "afmoe_gates", "of an unknown kind", layers(head_gates=c.HEAD_GATES_ELEMENT + 1)),
+        ("HEAD_GATES", "deepseek_v2_plain", "gates of latent attention", layers(head_gates=c.HEAD_GATES_HEAD)),
+        ("HEAD_GATES", "lfm2_taps", "gates of a convolution", convolved(
+            lambda layer: setattr(layer, "head_gates", c.HEAD_GATES_ELEMENT))),
         ("SHARED_FF", "qwen2_moe_plain", "narrower", experts(shared_ff=64)),
         ("SHARED_GATE", "ernie_moe", "a gate that is not there", experts(shared_gate=1)),
     ]

@@ -56,6 +56,7 @@ class Attention:
     sinks: bool = False
     query_floor: int = 0  # 0: queries do not grow with the position
     query_step: np.float32 = F(0)
+    gates: str = ""  # "head" or "element": what was attended, times sigmoids
 
 
 @dataclass(frozen=True)

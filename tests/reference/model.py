@@ -8,6 +8,7 @@ used):
     layers.N.q [heads*head_dim, hidden]    layers.N.k, layers.N.v [kv_heads*head_dim, hidden]
     layers.N.o [hidden, heads*head_dim]    layers.N.q_bias, k_bias, v_bias, o_bias [rows of that matrix]
     layers.N.q_norm, layers.N.k_norm [head_dim]
+    layers.N.head_gate [heads, hidden] or [heads*head_dim, hidden]
     latent attention: layers.N.q_a [q_latent, hidden], q_bias and q_norm [q_latent] (if there is a latent of the
                 queries), q [heads*(nope+rope), q_latent or hidden], k [latent+rope, hidden], k_norm [latent],
                 k_up [heads*latent, nope], v_up [heads*v_dim, latent], o [hidden, heads*v_dim]
@@ -136,6 +137,8 @@ class Model:
             self._matrix(f"{at}.{name}", kind, rows, cols)
             if bias:
                 self._vector(f"{at}.{name}_bias", rows)
+        if a.gates:
+            self._matrix(f"{at}.head_gate", kind, a.heads if a.gates == "head" else q_rows, hidden)
         if a.qk_norm or a.after_rope == "head":
             self._vector(f"{at}.q_norm", q_rows if a.qk_norm_wide else a.head_dim)
             self._vector(f"{at}.k_norm", kv_rows if a.qk_norm_wide else a.head_dim)
@@ -247,6 +250,10 @@ class Model:
             q = q * (F(1) + F(a.query_step) * ln_whole(steps))[:, None, None]
         cache.append(k=k, v=v)
         out = attend(q, cache, first, a.score_scale, a.window, a.chunk, self.vectors.get(f"{at}.sinks"))
+        if a.gates:
+            gates = self._product(f"{at}.head_gate", h)
+            require_finite(gates, f"{at}: gates of heads")
+            out = out * (np.repeat(sigmoid(gates), a.head_dim, axis=1) if a.gates == "head" else sigmoid(gates))
         return self._product(f"{at}.o", Activation(out))
 
     def _convolution(self, at: str, layer: LayerDesc, x: F32, cache: LayerCache, first: int) -> F32:
