@@ -200,8 +200,8 @@ class Spec:
             biases = sum(getattr(c, "BIAS_" + x.upper()) for x in self.biases) | (c.BIAS_TAPS if self.biases else 0)
             layer = replace(
                 layer, attention=c.ATTENTION_CONV, heads=1, kv_heads=1, head_dim=self.hidden - 3, window=self.conv,
-                rope=None, score_scale=1.0, qk_norm=c.QK_NORM_NONE, biases=biases, clip_qkv=None, sinks=None, head_gates=None,
-                chunk=None, query_floor=None, query_step=None,
+                rope=None, score_scale=1.0, qk_norm=c.QK_NORM_NONE, biases=biases, clip_qkv=None, sinks=None,
+                head_gates=None, chunk=None, query_floor=None, query_step=None,
             )  # fmt: skip
         if not self.experts or number in self.dense_layers:
             return replace(layer, ffn=c.FFN_DENSE, ff=self.ff)
