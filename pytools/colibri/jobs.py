@@ -15,8 +15,9 @@ from typing import Any
 import cffi
 
 from . import kernels, library
-from .engine import UNLIMITED, CoreError, Limits, Plan, Sampling, exit_code_of
+from .engine import UNLIMITED, CoreError, Info, Limits, Plan, Sampling, exit_code_of
 from .errors import ColibriError, Detail, InternalError, MissingTool, detail_sentence
+from .store import NOWHERE, Storage
 
 
 @cache
@@ -74,6 +75,8 @@ class Job:
     reset: bool = False
     store: str = "ADDRESSABLE"
     store_delay: int = 0
+    store_faults: int = 0  # n: every n-th fetch goes wrong once
+    storage: Storage | None = None  # how the store PORT reads
     workers: int = 0  # 0: the limits'
     kernel: str = ""  # empty: the limits'
     odd_ranges: bool = False  # several workers without threads
@@ -113,7 +116,21 @@ class Job:
         work = c.WORK_BYTES + lanes * 4 * self.limits.context + sessions * 16 * self.limits.batch
         return sessions * (plan.pool_bytes + 2 * c.RED_ZONE + 256) + work
 
-    def pack(self, blob_bytes: int, plan: Plan) -> bytes:
+    def head_bytes(self, info: Info) -> int:
+        """How much of the blob's beginning is enough: a store brings the rest, all but what texts need. 0: all."""
+        streamed = self.limits.resident_copy and (self.limits.stream_experts or not info.expert_count)
+        return info.tables_bytes if self.store == "PORT" and streamed and not self.limits.text_bytes else 0
+
+    def port_store(self) -> dict[str, int]:
+        """What the Linux port's store is told."""
+        options = (self.storage or Storage()).c()
+        return {
+            "store_kind": options.kind,
+            "store_flags": options.flags,
+            "store_bytes_per_second": options.bytes_per_second,
+        }
+
+    def pack(self, info: Info, plan: Plan) -> bytes:
         """The structure and its arrays, as the runner reads them."""
         ffi, c, s = header(), constants(), self.sampling
         companion = list(self.companion) if self.two_sequences or self.two_sessions else []
@@ -125,7 +142,7 @@ class Job:
                 "magic": c.MAGIC,
                 "version": c.VERSION,
                 "flags": self.flags(),
-                "blob_bytes": blob_bytes,
+                "blob_bytes": info.file_bytes,
                 "region_bytes": self.region_bytes(plan),
                 "name": self.name.encode("ascii", "replace")[: c.NAME_BYTES - 1],
                 "limit_flags": self.limits.numbers()["flags"],
@@ -135,6 +152,9 @@ class Job:
                 "fill_word": self.fill or 0,
                 "store": getattr(c, f"STORE_{self.store}"),
                 "store_delay": self.store_delay,
+                "store_faults": self.store_faults,
+                "head_bytes": self.head_bytes(info),
+                **self.port_store(),
                 "text_flags": library.constants().TEXT_SPECIAL * self.special
                 + library.constants().TEXT_BOS * self.bos,
                 "generate": self.generate,
@@ -184,6 +204,8 @@ class JobResult:
     stack_bytes: int = 0
     checks: dict[str, str] = field(default_factory=dict)  # name -> "ok" or "expected X, found Y"
     routes: list[dict[str, Any]] = field(default_factory=list)
+    recovered: int = 0  # fetches that went wrong and were asked for again
+    lost: tuple[int, int, int] | None = None  # layer, expert and offset of a fetch that was not got over
     error: ColibriError | None = None
     code: int | None = None
 
@@ -215,13 +237,24 @@ class JobResult:
 class JobRefused(ColibriError):
     """The core refused a call on a target."""
 
-    def __init__(self, target: str, call: str, status: int, detail: Detail) -> None:
+    def __init__(
+        self, target: str, call: str, status: int, detail: Detail, lost: tuple[int, int, int] | None = None
+    ) -> None:
+        """lost: layer, expert and offset of a fetch."""
         name = library.status_name(status).removeprefix("ERROR_")
         self.call, self.status, self.detail = call, name, detail
         if call == "kernel":
             asked, offered = kernels.name_of(detail.found), ", ".join(kernels.in_mask(detail.expected))
             super().__init__(f"target {target}: kernel {asked} cannot run there; it offers {offered}")
             self.exit_code = MissingTool.exit_code
+        elif lost and name in ("FETCH", "CORRUPT"):
+            what = "resident weights" if lost[0] == NOWHERE else f"expert {lost[1]} of layer {lost[0]}"
+            why = "could not be read" if name == "FETCH" else "do not have their checksum, and none was used"
+            super().__init__(
+                f"target {target}: {what}: the bytes from {lost[2]} on {why}; repair the file "
+                "(`colibri check` lists all that is wrong) or get it again"
+            )
+            self.exit_code = exit_code_of(name)
         else:
             super().__init__(detail_sentence(f"target {target}: {call} answered {name}", detail))
             self.exit_code = exit_code_of(name)
@@ -284,8 +317,12 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.stack_bytes = int(rest[0])
         case "finish":
             result.finish[int(rest[0])] = rest[1]
+        case "faults":
+            result.recovered = int(rest[0])
+        case "lost":
+            result.lost = (int(rest[0]), int(rest[1]), int(rest[2]))
         case "error":
-            result.error = parse_error(result.target, rest)
+            result.error = parse_error(result, rest)
         case "done":
             result.code = int(rest[0])
     return b""
@@ -305,13 +342,13 @@ def parse_route(words: list[str]) -> dict[str, Any]:
     }
 
 
-def parse_error(target: str, words: list[str]) -> ColibriError:
+def parse_error(result: JobResult, words: list[str]) -> ColibriError:
     """CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND"""
     status, section, field_number, index, offset, expected, found = map(int, words[1:])
     c_detail = library.ffi().new(
         "colibri_detail *", [status, section, field_number, index, offset, expected, found]
     )
-    return JobRefused(target, words[0], status, library.detail_of(c_detail))
+    return JobRefused(result.target, words[0], status, library.detail_of(c_detail), result.lost)
 
 
 __all__ = ["CoreError", "Job", "JobRefused", "JobResult", "parse_report"]

@@ -101,7 +101,7 @@ def run_local(target: Target, job: Job, model: Model, limit: float) -> JobResult
 def write_job(folder: str, job: Job, model: Model) -> Path:
     """The job as a file."""
     path = Path(folder) / "job"
-    path.write_bytes(job.pack(model.bytes, model.plan(job.planned())))
+    path.write_bytes(job.pack(model.info(), model.plan(job.planned())))
     return path
 
 
@@ -229,8 +229,9 @@ def run_wasm(target: Target, job: Job, model: Model, limit: float) -> JobResult:
     """A WebAssembly module in wasmtime, in this process."""
     from .wasm import run_job
 
-    packed = job.pack(model.bytes, model.plan(job.planned()))
-    report = run_job(artefact("wasm", ""), job.planned().kernel, packed, model, limit)
+    packed = job.pack(model.info(), model.plan(job.planned()))
+    head = job.head_bytes(model.info())
+    report = run_job(artefact("wasm", ""), job.planned().kernel, packed, model, limit, head)
     return parse_report(target.name, report)
 
 

@@ -61,8 +61,11 @@ static uint32_t check_job(runner *r)
     if (r->lanes == 2u && job->companion_tokens == 0u) {
         return refuse(r, "job_companion_tokens", 1u, 0u);
     }
-    if (job->store > RUNNER_STORE_LATE) {
-        return refuse(r, "job_store", RUNNER_STORE_LATE, job->store);
+    if (job->store > RUNNER_STORE_PORT) {
+        return refuse(r, "job_store", RUNNER_STORE_PORT, job->store);
+    }
+    if (job->head_bytes > job->blob_bytes) {
+        return refuse(r, "job_head_bytes", job->blob_bytes, job->head_bytes);
     }
     return 0u;
 }
@@ -95,13 +98,13 @@ uint32_t colibri_runner_begin(runner *r, const runner_job *job, uint64_t job_byt
 
 static void open_model(runner *r)
 {
-    uint64_t bytes = r->job->blob_bytes;
-    int32_t status = colibri_open(&r->model, r->blob, bytes, bytes, &r->detail);
+    uint64_t bytes = r->job->blob_bytes, head = r->job->head_bytes != 0u ? r->job->head_bytes : bytes;
+    int32_t status = colibri_open(&r->model, r->blob, head, bytes, &r->detail);
     r->info.struct_bytes = sizeof r->info;
     if (status >= 0) {
         status = colibri_model_info(&r->model, &r->info);
     }
-    if (status >= 0 && (r->job->limit_flags & COLIBRI_LIMIT_RESIDENT_COPY) != 0u) {
+    if (status >= 0 && (r->job->limit_flags & COLIBRI_LIMIT_RESIDENT_COPY) != 0u && r->job->text_bytes == 0u) {
         status = colibri_open(&r->model, r->blob, r->info.tables_bytes, bytes, &r->detail);
     }
     if (status < 0) {
@@ -161,6 +164,14 @@ static void plan(runner *r)
     r->phase = PHASE_START;
 }
 
+/* What plays a slow device wants to be asked again; a port's store may sleep until it has something to say. */
+static void pause(const runner *r)
+{
+    if (r->job->store == RUNNER_STORE_PORT && r->sessions == 1u) {
+        colibri_runner_wait();
+    }
+}
+
 /* One call of colibri_start for the first session that is not ready. */
 static void start(runner *r)
 {
@@ -169,10 +180,16 @@ static void start(runner *r)
         if (s->ready != 0u) {
             continue;
         }
+        s->owner = r;
+        r->hooks.user = s;                      /* the core copies them in its first call */
         int32_t status = colibri_start(&r->model, &r->limits, &r->hooks, s->pool, r->plan.pool_bytes,
                                        &s->session, &r->detail);
         if (status < 0) {
-            colibri_runner_error(r, "start", status);
+            if (colibri_runner_recover(r, status) == 0u) {
+                colibri_runner_error(r, "start", status);
+            }
+        } else if (status == COLIBRI_WAIT) {
+            pause(r);
         } else if (status == COLIBRI_OK || status == COLIBRI_DONE) {
             s->ready = 1u;
         }
@@ -253,7 +270,11 @@ static void run(runner *r)
     uint64_t took = colibri_runner_clock() - begun;
     r->longest = took > r->longest ? took : r->longest;
     if (status < 0) {
-        colibri_runner_error(r, "advance", status);
+        if (colibri_runner_recover(r, status) == 0u) {
+            colibri_runner_error(r, "advance", status);
+        }
+    } else if (status == COLIBRI_WAIT) {
+        pause(r);
     } else if (status == COLIBRI_DONE || status == COLIBRI_OK) {
         if ((r->job->flags & RUNNER_ROUTING) != 0u && r->round == 1u) {
             r->row = 0;

@@ -12,6 +12,8 @@
  *   text HEX                             bytes decoded so far, lane 0
  *   route LANE POSITION LAYER EXPERT:BITS ...   with RUNNER_ROUTING; BITS: the weight's float32 pattern
  *   check NAME ok | check NAME bad EXPECTED FOUND
+ *   lost LAYER EXPERT OFFSET             before an error line about a fetch: what was fetched; 4294967295: resident
+ *   faults N                             with store_faults: fetches that went wrong and were asked for again
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
  *   threads N HELPED                     how many run units at once (with one, several workers are played in turn),
  *                                        and the units that others than the first have run
@@ -31,7 +33,7 @@
 #include <stdint.h>
 
 #define RUNNER_MAGIC 0x424F4A43u        /* "CJOB" */
-#define RUNNER_VERSION 2
+#define RUNNER_VERSION 3
 #define RUNNER_NAME_BYTES 64
 #define RUNNER_RED_ZONE 4096            /* guarded bytes on both sides of each pool */
 #define RUNNER_WORK_BYTES 65536         /* see region_bytes */
@@ -56,7 +58,10 @@ enum runner_flags {
 enum runner_store {
     RUNNER_STORE_ADDRESSABLE = 0,       /* experts are used in place */
     RUNNER_STORE_COPY = 1,              /* fetch copies at once */
-    RUNNER_STORE_LATE = 2               /* fetched() says WAIT store_delay times before the bytes appear */
+    RUNNER_STORE_LATE = 2,              /* fetched() says WAIT store_delay times before the bytes appear */
+    RUNNER_STORE_RANDOM = 3,            /* 0 .. store_delay times, drawn anew for each fetch */
+    RUNNER_STORE_REVERSED = 4,          /* a fetch is there after all that were begun later, and store_delay times */
+    RUNNER_STORE_PORT = 5               /* the port's own: a file, an import of the module */
 };
 
 typedef struct runner_job {
@@ -80,7 +85,7 @@ typedef struct runner_job {
     uint32_t rewind;
     uint32_t kv_kind;
     uint32_t kernel;                    /* colibri_kernel; 0: the best this processor has */
-    uint32_t reserved;
+    uint32_t store_faults;              /* n: every n-th fetch goes wrong once, by turns: refused, lost, a byte wrong */
     /* how it is run; none of these may change an answer */
     uint32_t budget;                    /* units per advance, 0xFFFFFFFF unlimited */
     uint32_t split;                     /* rows per feed at most, 0 = as many as fit */
@@ -103,6 +108,11 @@ typedef struct runner_job {
     uint32_t repeat_last;               /* newest tokens of the lane that the penalty looks at */
     uint32_t decode_flags;              /* colibri_text_flags of decode */
     uint64_t seed;
+    /* where the blob's bytes are */
+    uint64_t head_bytes;                /* only so many of its first bytes are in memory; 0: all */
+    uint64_t store_bytes_per_second;    /* RUNNER_STORE_PORT: plays a device; 0: none */
+    uint32_t store_kind;                /* RUNNER_STORE_PORT: which one, a number of the port's; 0: the best */
+    uint32_t store_flags;               /* and how, bits of the port's */
 } runner_job;
 
 #endif

@@ -37,6 +37,7 @@ typedef struct runner_lane {
 } runner_lane;
 
 typedef struct runner_session {
+    struct runner *owner;
     colibri_session *session;
     unsigned char *pool;                /* red zones before and behind it */
     colibri_row *rows;                  /* [batch] rows of the feed under way or just finished */
@@ -45,8 +46,9 @@ typedef struct runner_session {
 } runner_session;
 
 typedef struct runner_ticket {
-    uint32_t used, ticket, delay;
-    uint64_t offset, bytes;
+    uint32_t used, session, ticket, delay;
+    uint32_t layer, expert, fault;
+    uint64_t number, offset, bytes;
     unsigned char *destination;
 } runner_ticket;
 
@@ -67,6 +69,10 @@ struct runner {
     runner_lane lane[RUNNER_LANES];
     runner_session session[RUNNER_LANES];
     runner_ticket ticket[RUNNER_TICKETS];
+    uint64_t fetches, faults, recovered;        /* asked for; made to go wrong; errors that a next call made good */
+    uint32_t lost_layer, lost_expert;   /* the fetch that was answered last */
+    uint64_t lost_offset;
+    uint32_t drawn;                     /* state of the delays' generator */
     uint32_t lanes, sessions;
     uint32_t phase;                     /* enum phase in runner.c */
     uint32_t turn;                      /* session whose turn it is */
@@ -95,6 +101,7 @@ uint32_t colibri_runner_carve(runner *r);
 void colibri_runner_red_zones(runner *r);
 void colibri_runner_plan_check(runner *r);
 void colibri_runner_hooks(runner *r);
+uint32_t colibri_runner_recover(runner *r, int32_t status);
 void colibri_runner_copy(void *to, const void *from, uint64_t bytes);
 void colibri_runner_set(void *to, uint32_t byte, uint64_t bytes);
 uint32_t colibri_runner_differ(const void *a, const void *b, uint64_t bytes);
