@@ -51,7 +51,7 @@ static uint32_t bind_arrays(runner *r, uint64_t job_bytes)
 static uint32_t check_job(runner *r)
 {
     const runner_job *job = r->job;
-    uint32_t known = RUNNER_FLAGS_KNOWN | RUNNER_BOARD_MMU_OFF | RUNNER_BOARD_FAULT;
+    uint32_t known = RUNNER_FLAGS_KNOWN | RUNNER_BOARD_MMU_OFF | RUNNER_BOARD_FAULT | RUNNER_BOARD_FLASH;
     if ((job->flags & ~known) != 0u) {
         return refuse(r, "job_flags", known, job->flags);
     }

@@ -23,7 +23,9 @@
  *   stack BYTES                          deepest stack use, 0 where the target cannot tell
  *   finish LANE stop | length | context
  *   error CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND   numbers in decimal
- *   done CODE                            always last: 0 ok, 1 a check was bad, 3 the core refused, 70 our bug
+ *   disk VERSION READS BYTES RETRIES PASSED MOST   a board's, behind done: virtio 1 or 2, requests, bytes they brought,
+ *                                        requests made again, answers that passed an older request's, most in flight
+ *   done CODE                            always the runner's last: 0 ok, 1 a check was bad, 3 the core refused, 70 our bug
  *
  * Only plain structures, enums and #define numbers stand here: Python reads this file with cffi.
  */
@@ -52,7 +54,8 @@ enum runner_flags {
     RUNNER_FLAGS_KNOWN = 1023,
     /* boards only */
     RUNNER_BOARD_MMU_OFF = 65536,       /* caches and MMU stay off, unaligned accesses fault */
-    RUNNER_BOARD_FAULT = 131072         /* read an unmapped address on purpose */
+    RUNNER_BOARD_FAULT = 131072,        /* read an unmapped address on purpose */
+    RUNNER_BOARD_FLASH = 262144         /* the blob lies in flash, and is used there */
 };
 
 enum runner_store {
