@@ -80,6 +80,7 @@ class Job:
     workers: int = 0  # 0: the limits'
     kernel: str = ""  # empty: the limits'
     odd_ranges: bool = False  # several workers without threads
+    board_store: str = "ram"  # where a board has the model: ram, flash, block
     board_fault: bool = False
 
     def planned(self) -> Limits:
@@ -106,6 +107,7 @@ class Job:
             | c.RESET * self.reset
             | c.ODD_RANGES * self.odd_ranges
             | c.BOARD_FAULT * self.board_fault
+            | c.BOARD_FLASH * (self.board_store == "flash")
         )
 
     def region_bytes(self, plan: Plan) -> int:
@@ -130,7 +132,7 @@ class Job:
             "store_bytes_per_second": options.bytes_per_second,
         }
 
-    def pack(self, info: Info, plan: Plan) -> bytes:
+    def pack(self, blob_bytes: int, plan: Plan, head_bytes: int = 0) -> bytes:
         """The structure and its arrays, as the runner reads them."""
         ffi, c, s = header(), constants(), self.sampling
         companion = list(self.companion) if self.two_sequences or self.two_sessions else []
@@ -142,7 +144,7 @@ class Job:
                 "magic": c.MAGIC,
                 "version": c.VERSION,
                 "flags": self.flags(),
-                "blob_bytes": info.file_bytes,
+                "blob_bytes": blob_bytes,
                 "region_bytes": self.region_bytes(plan),
                 "name": self.name.encode("ascii", "replace")[: c.NAME_BYTES - 1],
                 "limit_flags": self.limits.numbers()["flags"],
@@ -153,7 +155,7 @@ class Job:
                 "store": getattr(c, f"STORE_{self.store}"),
                 "store_delay": self.store_delay,
                 "store_faults": self.store_faults,
-                "head_bytes": self.head_bytes(info),
+                "head_bytes": head_bytes,
                 **self.port_store(),
                 "text_flags": library.constants().TEXT_SPECIAL * self.special
                 + library.constants().TEXT_BOS * self.bos,
@@ -204,6 +206,8 @@ class JobResult:
     stack_bytes: int = 0
     checks: dict[str, str] = field(default_factory=dict)  # name -> "ok" or "expected X, found Y"
     routes: list[dict[str, Any]] = field(default_factory=list)
+    store: str = ""  # where the blob's bytes were
+    disk: dict[str, int] = field(default_factory=dict)  # what a board's disk did
     recovered: int = 0  # fetches that went wrong and were asked for again
     lost: tuple[int, int, int] | None = None  # layer, expert and offset of a fetch that was not got over
     error: ColibriError | None = None
@@ -226,6 +230,7 @@ class JobResult:
             "target": self.target,
             "variant": self.variant,
             "runner": self.runner,
+            "store": self.store,
             "threads": self.threads,
             "digest": self.digest,
             "tokens": self.tokens.get(0, []),
@@ -260,6 +265,7 @@ class JobRefused(ColibriError):
             self.exit_code = exit_code_of(name)
 
 
+DISK_NAMES = ("virtio", "reads", "bytes", "retries", "passed", "most_in_flight")
 STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched")
 
 
@@ -317,6 +323,8 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.stack_bytes = int(rest[0])
         case "finish":
             result.finish[int(rest[0])] = rest[1]
+        case "disk":
+            result.disk = dict(zip(DISK_NAMES, map(int, rest), strict=True))
         case "faults":
             result.recovered = int(rest[0])
         case "lost":
