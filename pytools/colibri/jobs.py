@@ -81,6 +81,7 @@ class Job:
     kernel: str = ""  # empty: the limits'
     odd_ranges: bool = False  # several workers without threads
     board_store: str = "ram"  # where a board has the model: ram, flash, block
+    board_mmu_off: bool = False
     board_fault: bool = False
 
     def planned(self) -> Limits:
@@ -107,6 +108,7 @@ class Job:
             | c.RESET * self.reset
             | c.ODD_RANGES * self.odd_ranges
             | c.BOARD_FAULT * self.board_fault
+            | c.BOARD_MMU_OFF * self.board_mmu_off
             | c.BOARD_FLASH * (self.board_store == "flash")
         )
 

@@ -69,7 +69,7 @@ uint32_t colibri_board_disk(uint64_t file_bytes, uint64_t bytes, void *to)
 {
     used = 1u;
     if (colibri_disk_open(&disk) == 0u) {
-        colibri_runner_text("board: there is no disk: no virtio block device on the board's MMIO transports\n");
+        colibri_runner_text("board: there is no disk: no virtio block device that this driver can read\n");
         return BOARD_EXIT_NO_JOB;
     }
     if (disk.bytes < file_bytes) {
