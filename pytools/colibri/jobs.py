@@ -130,7 +130,7 @@ class Job:
             "store_bytes_per_second": options.bytes_per_second,
         }
 
-    def pack(self, info: Info, plan: Plan) -> bytes:
+    def pack(self, blob_bytes: int, plan: Plan, head_bytes: int = 0) -> bytes:
         """The structure and its arrays, as the runner reads them."""
         ffi, c, s = header(), constants(), self.sampling
         companion = list(self.companion) if self.two_sequences or self.two_sessions else []
@@ -142,7 +142,7 @@ class Job:
                 "magic": c.MAGIC,
                 "version": c.VERSION,
                 "flags": self.flags(),
-                "blob_bytes": info.file_bytes,
+                "blob_bytes": blob_bytes,
                 "region_bytes": self.region_bytes(plan),
                 "name": self.name.encode("ascii", "replace")[: c.NAME_BYTES - 1],
                 "limit_flags": self.limits.numbers()["flags"],
@@ -153,7 +153,7 @@ class Job:
                 "store": getattr(c, f"STORE_{self.store}"),
                 "store_delay": self.store_delay,
                 "store_faults": self.store_faults,
-                "head_bytes": self.head_bytes(info),
+                "head_bytes": head_bytes,
                 **self.port_store(),
                 "text_flags": library.constants().TEXT_SPECIAL * self.special
                 + library.constants().TEXT_BOS * self.bos,

@@ -101,7 +101,7 @@ def run_local(target: Target, job: Job, model: Model, limit: float) -> JobResult
 def write_job(folder: str, job: Job, model: Model) -> Path:
     """The job as a file."""
     path = Path(folder) / "job"
-    path.write_bytes(job.pack(model.info(), model.plan(job.planned())))
+    path.write_bytes(job.pack(model.bytes, model.plan(job.planned()), job.head_bytes(model.info())))
     return path
 
 
@@ -229,8 +229,8 @@ def run_wasm(target: Target, job: Job, model: Model, limit: float) -> JobResult:
     """A WebAssembly module in wasmtime, in this process."""
     from .wasm import run_job
 
-    packed = job.pack(model.info(), model.plan(job.planned()))
     head = job.head_bytes(model.info())
+    packed = job.pack(model.bytes, model.plan(job.planned()), head)
     report = run_job(artefact("wasm", ""), job.planned().kernel, packed, model, limit, head)
     return parse_report(target.name, report)
 
@@ -259,7 +259,10 @@ def how_board() -> str:
 def run_board(
     target: Target, job: Job, model: Model, limit: float, options: tuple[str, ...] = ()
 ) -> JobResult:
-    """The firmware on QEMU's virt board: job and blob are placed in RAM by loader devices. options: more of QEMU's."""
+    """The firmware on QEMU's virt board: job and blob are placed in RAM by loader devices, from where a store can only
+    copy. options: more of QEMU's."""
+    if job.store == "PORT":
+        job = replace(job, store="COPY")
     place = board()
     step = place["REGION_ALIGN"]
     region = place["BLOB"] + -(-model.bytes // step) * step
