@@ -272,7 +272,8 @@ def unusable(result: JobResult, uart: str, sentence: str) -> None:
 
 def test_no_disk(small: Case) -> None:
     """None, and one that takes fewer pieces of memory in a request than the driver needs."""
-    for drive, device in ((None, ""), (raw(small.model.path), ",queue-size=4"), (raw(small.model.path), BLOCK_TOO_LARGE)):
+    drive = raw(small.model.path)
+    for drive, device in ((None, ""), (drive, ",queue-size=4"), (drive, BLOCK_TOO_LARGE)):
         unusable(*boot(small, small.on("block", 2), drive, device), "there is no disk: no virtio block device")
 
 

@@ -36,11 +36,11 @@ def layout() -> dict[str, int]:
 
 def suited(job: Job) -> Job:
     """The job for where its model is kept: from a disk come the resident weights into the pool, and experts into slots.
-    The answer stays the same."""
+    The answer stays the same. A board's own store is its disk."""
     if job.board_store not in STORES:
         raise UsageError(f"board store {job.board_store!r}: expected one of {', '.join(STORES)}")
     if job.board_store != "block":
-        return replace(job, store="COPY") if job.store == "PORT" else job
+        return replace(job, board_store="block") if job.store == "PORT" else job
     slots = job.limits.slots or SLOTS
     limits = replace(job.limits, resident_copy=True, stream_experts=True, slots=slots)
     return replace(job, limits=limits, store="PORT")

@@ -17,7 +17,7 @@ enum read_state { FREE, QUEUED, RUNNING, ENDED };
 
 enum { AT_FDCWD = -100, SEEK_END = 2, O_CLOEXEC = 0x80000, CLOCK_MONOTONIC = 1, FUTEX_WAIT_PRIVATE = 128,
        PROT_READ_WRITE = 3, MAP_PRIVATE_ANONYMOUS = 34, ERROR_AGAIN = 11, ERROR_BUSY = 16, ERROR_INVALID = 22,
-       DEPTH = 8, THREADS = 4, LARGEST_READ = 1 << 30 };
+       ERROR_UNSUPPORTED = 95, DEPTH = 8, THREADS = 4, LARGEST_READ = 1 << 30 };
 #if defined(__aarch64__)
 enum { O_DIRECT = 0x10000 };
 #else
@@ -143,7 +143,7 @@ static void ring_reap(colibri_store *store)
     }
 }
 
-/* A first read tells whether the kernel's rings can read at all. */
+/* A first read tells whether the kernel's rings can read at all; whether these bytes can be read is another matter. */
 static int32_t ring_try(colibri_store *store)
 {
     colibri_store_read *r = &store->read[0];
@@ -157,11 +157,11 @@ static int32_t ring_try(colibri_store *store)
     }
     *r = (colibri_store_read){0};
     store->read[1] = (colibri_store_read){0};
-    status = status < 0 ? status : answer;
+    status = status < 0 ? status : answer == -ERROR_INVALID || answer == -ERROR_UNSUPPORTED ? answer : 0;
     if (status < 0) {
         colibri_ring_close(&store->ring);
     }
-    return status < 0 ? status : 0;
+    return status;
 }
 
 /* ---- threads ---- */

@@ -96,7 +96,7 @@ void colibri_ring_close(colibri_store_ring *ring)
 int32_t colibri_ring_read(colibri_store_ring *ring, int32_t file, uint64_t offset, void *to, uint32_t bytes,
                           uint32_t elsewhere, uint32_t tag)
 {
-    uint32_t tail = *ring->sq_tail, place = tail & ring->sq_mask;   /* there are as many places as requests: one is free */
+    uint32_t tail = *ring->sq_tail, place = tail & ring->sq_mask;   /* one is free: a request has one read */
     ((ring_entry *)(void *)ring->entries)[place] = (ring_entry){
         .op = OP_READ, .flags = elsewhere != 0u ? ENTRY_ASYNC : 0u, .file = file, .offset = offset,
         .address = (uint64_t)(uintptr_t)to, .bytes = bytes, .tag = tag};

@@ -25,7 +25,7 @@
  *   error CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND   numbers in decimal
  *   disk VERSION READS BYTES RETRIES PASSED MOST   a board's, behind done: virtio 1 or 2, requests, bytes they brought,
  *                                        requests made again, answers that passed an older request's, most in flight
- *   done CODE                            always the runner's last: 0 ok, 1 a check was bad, 3 the core refused, 70 our bug
+ *   done CODE                            the runner's last: 0 ok, 1 a check was bad, 3 the core refused, 70 our bug
  *
  * Only plain structures, enums and #define numbers stand here: Python reads this file with cffi.
  */

@@ -3,10 +3,9 @@
  * reads the report from a buffer between two steps instead of being called.
  *
  *   env.colibri_store (import)      (offset: i64, bytes: i32, to: i32, ticket: i32) -> i32: bring bytes of the blob to
- *                                   `to`. COLIBRI_DONE: they are there; COLIBRI_OK: they will be, colibri_runner_arrived
- *                                   tells; COLIBRI_WAIT: not now; negative: failed. Called for RUNNER_STORE_PORT only
- *   colibri_runner_arrived(ticket, status)          from the host, between two turns or inside the import: COLIBRI_DONE
- *                                   or negative
+ *                                   `to`. COLIBRI_DONE: they are there; COLIBRI_OK: they will be, as arrived() tells;
+ *                                   COLIBRI_WAIT: not now; negative: failed. Called for RUNNER_STORE_PORT only
+ *   colibri_runner_arrived(ticket, status)          from the host, between two turns: COLIBRI_DONE or negative
  *   __heap_base (global)            first byte behind the module's own data: the host lays out job, blob and
  *                                   region from there, each 64-byte aligned
  *   colibri_runner_open(job, job_bytes, blob, region)     0, or the exit code of a job that was refused
