@@ -4,6 +4,7 @@ The disk is QEMU's virtio block device; what goes wrong on it is QEMU's doing (b
 """
 from __future__ import annotations
 
+import json
 import os
 import re
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from colibri import board
+from colibri import board, cli
 from colibri.engine import Limits, Model
 from colibri.errors import DoesNotFit, InputError, UsageError
 from colibri.format import Kinds
@@ -306,3 +307,49 @@ def test_a_disk_that_keeps_silent_is_given_up(small: Case) -> None:
     result, uart = boot(small, small.on("block", 2), drive)
     assert refused(result).status == "FETCH"
     assert "board: the disk does not answer; it was switched off\n" in uart
+
+
+# ---- the commands ----
+
+def command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, dict]:
+    """`colibri ... --json`: exit code and document."""
+    code = cli.main([*arguments, "--json", "-q"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_verify_says_where_the_model_was(small: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    baremetal()
+    code, document = command(["verify", str(small.model.path), "--target", "linux,baremetal", "--store", "all",
+                              "--slots", "2"], capsys)
+    assert code == 0 and document["one_answer"]
+    assert [(row["target"], row["store"]) for row in document["rows"]] == [
+        ("linux", "addressable"), *(("baremetal", store) for store in board.STORES)]
+    used = [row["used_bytes"] for row in document["rows"]]
+    assert used[0] == used[1] == used[2] != used[3]
+
+
+def test_run_answers_from_every_place(capsys: pytest.CaptureFixture[str]) -> None:
+    """With text: what is read from a disk is tokenized here."""
+    baremetal()
+    demo = str(next((Path(board.__file__).parent / "demo").glob("demo.colibri")))
+    base = ["run", demo, "-p", "Once upon a time", "-n", "6", "--context", "32"]
+    code, expected = command(base, capsys)
+    assert code == 0 and expected["text"]
+    for store in board.STORES:
+        code, document = command([*base, "--target", "baremetal", "--store", store], capsys)
+        assert code == 0
+        for key in ("text", "tokens", "digest", "prompt_ids"):
+            assert document[key] == expected[key], key
+        assert (document["experts"]["misses"] > 0) == (store == "block")
+
+
+@pytest.mark.parametrize(("more", "sentence"), [
+    (["--store", "flash"], "is a place of the board"),
+    (["--target", "baremetal", "--store", "tape"], "ram, flash, block"),
+    (["--target", "baremetal", "--store", "all"], "one place"),
+])
+def test_places_that_make_no_sense_are_a_usage_error(more: list[str], sentence: str,
+                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    demo = str(Path(board.__file__).parent / "demo" / "demo.colibri")
+    assert cli.main(["run", demo, "-p", "x", *more]) == 2
+    assert sentence in capsys.readouterr().err

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from . import library
 from .engine import Model
 from .errors import DoesNotFit, UsageError
-from .jobs import Job, constants
+from .jobs import Job
 
 STORES = ("ram", "flash", "block")
 SLOTS = 8  # expert slots of a job that names none and reads its experts from the disk
@@ -32,6 +33,15 @@ def layout() -> dict[str, int]:
     return {
         name: int(number, 0) for name, number in re.findall(r"#define BOARD_(\w+) (0x[0-9A-Fa-f]+|\d+)", text)
     }
+
+
+def stores_of(words: Iterable[str]) -> list[str]:
+    """Places by name, several with commas between; none given: RAM."""
+    chosen = [name for word in words for name in word.split(",") if name] or ["ram"]
+    for name in chosen:
+        if name not in STORES and name != "all":
+            raise UsageError(f"--store {name}: the board has the model in {', '.join(STORES)}, or all of them")
+    return list(STORES) if "all" in chosen else list(dict.fromkeys(chosen))
 
 
 def suited(job: Job) -> Job:
@@ -50,7 +60,8 @@ def in_ram(job: Job, model: Model) -> int:
     """How much of the file lies in the board's RAM."""
     if job.board_store == "flash":
         return 0
-    return job.board_store == "block" and job.head_bytes(model.info()) or model.bytes
+    head = job.head_bytes(model.info()) if job.board_store == "block" else 0
+    return head or model.bytes
 
 
 def memory(job: Job, model: Model) -> int:
@@ -114,6 +125,3 @@ def disk(drive: str, device: str = "", legacy: bool = False) -> list[str]:
 def escape(path: Path) -> str:
     """A path inside a QEMU option, where commas are doubled."""
     return os.path.abspath(path).replace(",", ",,")
-
-
-__all__ = ["SLOTS", "STORES", "constants", "disk", "escape", "layout", "memory", "options", "packed", "suited"]

@@ -21,6 +21,7 @@ from .engine import Model
 from .errors import DoesNotFit, InputError, InternalError, MissingTool, UsageError
 from .jobs import Job, JobRefused, JobResult, parse_report
 
+BOARD = "baremetal"  # the target that has a board
 TIME_LIMIT = 300.0  # seconds of one run, for every target
 Runner = Callable[["Target", Job, Model, float], JobResult]
 
@@ -311,7 +312,7 @@ def all_targets() -> tuple[Target, ...]:
     found.append(Target("wasm", "wasm32", "wasmtime", "wasm", run_wasm, how_wasm))
     found.append(Target("node", "wasm32", "node", "wasm", run_node, how_node))
     found.append(
-        Target("baremetal", "aarch64", "qemu-system", "baremetal_arm64", run_board, how_board)
+        Target(BOARD, "aarch64", "qemu-system", "baremetal_arm64", run_board, how_board)
     )
     return tuple(found)
 

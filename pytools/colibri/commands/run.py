@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import targets
+from .. import board, targets
 from ..chat import render, special_tokens
 from ..engine import Info, Limits, Model, Sampling, Session
 from ..errors import InputError, UsageError
 from ..generation import Request, generate
 from ..jobs import Job, JobResult
 from ..output import Output
-from ..text import encode
+from ..text import decode, encode
 from .common import (
     blob_argument,
     describe,
@@ -79,6 +80,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them"
     )
+    parser.add_argument(
+        "--store",
+        metavar="NAME",
+        help="with --target baremetal, where the board has the model: ram (default), flash (in place), block (a disk: "
+        "the model may be larger than the board's memory)",
+    )
+    parser.add_argument(
+        "--slots",
+        type=natural,
+        default=0,
+        metavar="N",
+        help=f"expert slots with --store block (default {board.SLOTS})",
+    )
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -94,6 +108,10 @@ def run(options: argparse.Namespace, output: Output) -> int:
     target = targets.pick([options.target])
     if len(target) != 1:
         raise UsageError("--target all: run answers on one target; `colibri verify` compares them")
+    if options.store and options.target != targets.BOARD:
+        raise UsageError(f"--store {options.store} is a place of the board; add --target {targets.BOARD}")
+    if len(board.stores_of([options.store or ""])) != 1:
+        raise UsageError(f"--store {options.store}: run answers from one place; `colibri verify` compares them")
     text = "" if options.tokens else prompt_text(options, model, blob)
     tokens = token_file(options.tokens, info.vocab) if options.tokens else []
     limits = limits_of(
@@ -187,6 +205,10 @@ def run_there(
     if options.stop:
         raise UsageError(f"--stop works on target linux; on {target.name} end the text with --end ID or -n")
     text, tokens = prompt
+    place, reader = board.stores_of([options.store or ""])[0], limits
+    if place == "block":                        # texts lie behind the experts: they stay with the file, here
+        limits = replace(limits, text_bytes=0, slots=options.slots)
+        tokens = tokens or read_here(model, reader, text, not options.chat)
     job = Job(
         f"run {options.blob.name}",
         limits,
@@ -199,6 +221,7 @@ def run_there(
         bos=not options.chat,
         digest=not options.no_digest,
         routing=bool(options.log_routing),
+        board_store=place,
     )
     output.detail(f"{target.name}: {job.name}")
     result = target.run(job, model, options.time_limit)
@@ -206,8 +229,27 @@ def run_there(
         raise result.error
     for sentence in result.bad_checks():
         output.note(sentence)
+    if place == "block" and reader.text_bytes:
+        result.text = write_here(model, reader, [token for token in result.tokens.get(0, []) if token not in ends])
     output.piece(result.text + ("\n" if result.text and not result.text.endswith("\n") else ""))
     return document_of(result)
+
+
+def text_limits(limits: Limits) -> Limits:
+    """Of a session that reads and writes text, and never runs."""
+    return Limits(context=limits.context, batch=1, text_bytes=limits.text_bytes)
+
+
+def read_here(model: Model, limits: Limits, text: str, bos: bool) -> list[int]:
+    """A prompt's ids."""
+    with Session(model, text_limits(limits)) as session:
+        return encode(session, text, special=True, bos=bos)
+
+
+def write_here(model: Model, limits: Limits, tokens: list[int]) -> str:
+    """An answer's text."""
+    with Session(model, text_limits(limits)) as session:
+        return decode(session, tokens)
 
 
 def document_of(result: JobResult) -> dict[str, Any]:

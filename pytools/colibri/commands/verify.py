@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from .. import factors, targets
+from .. import board, factors, targets
 from ..engine import Info, Model
 from ..errors import MissingTool
 from ..jobs import Job, JobResult
@@ -14,8 +14,8 @@ from ..output import Output, table
 from .common import blob_argument, limits_of, natural, positive, worker_options
 
 EXAMPLES = (
-    "colibri verify model.colibri",
     "colibri verify model.colibri --target linux,wasm --thorough --json",
+    "colibri verify model.colibri --target linux,baremetal --store ram,flash,block --slots 8",
 )
 DIFFERENT = 1
 
@@ -38,6 +38,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="per target also: budgets, prompt splits, filled pools, second sequences and sessions, "
         "a hostile float environment, workers, every kernel level it has, and mixtures of them",
+    )
+    parser.add_argument(
+        "--store",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="where the bare-metal board has the model: ram, flash (in place, at most 64 MiB), block (a disk: the "
+        "model may be larger than the board's memory), several with commas between, or all (default ram)",
+    )
+    parser.add_argument(
+        "--slots",
+        type=natural,
+        default=0,
+        metavar="N",
+        help=f"expert slots of the board with --store block (default {board.SLOTS})",
     )
     parser.add_argument(
         "--prompt-tokens", type=positive, default=24, metavar="N", help="length of the prompt"
@@ -76,6 +91,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         output,
         options.time_limit,
         options.thorough,
+        board.stores_of(options.store),
+        options.slots,
     )
     document = {"model": model.info().identity, **report.document()}
     output.document(document)
@@ -90,6 +107,17 @@ class Report:
         self.results: list[tuple[str, JobResult]] = []
         self.missing: list[dict[str, str]] = []
         self.problems: list[str] = []
+
+    def add(self, name: str, result: JobResult) -> None:
+        """A run that must have the first one's digest."""
+        place = f"{result.target} {result.store}" if result.target == targets.BOARD else result.target
+        expected = next((r.digest for _, r in self.results if r.digest), result.digest)
+        self.results.append((name, result))
+        self.problems += [f"{sentence} ({name})" for sentence in result.bad_checks()]
+        if result.error:
+            self.problems.append(f"{place}: {name}: {result.error}")
+        elif result.digest != expected:
+            self.problems.append(f"{place}: {name}: digest {result.digest}, expected {expected}")
 
     def digests(self) -> set[str]:
         """The different digests of all runs."""
@@ -126,7 +154,7 @@ class Report:
 
     def show(self, output: Output) -> None:
         """For people."""
-        cells = [["target", "variant", "runner", "threads", "pool planned", "used", "seconds", "digest"]]
+        cells = [["target", "variant", "runner", "store", "threads", "pool planned", "used", "seconds", "digest"]]
         for name, result in self.results:
             if name == "base":
                 cells.append(
@@ -134,6 +162,7 @@ class Report:
                         result.target,
                         result.variant,
                         result.runner,
+                        result.store,
                         str(result.threads),
                         f"{result.planned_bytes:,}",
                         f"{result.used_bytes:,}",
@@ -141,7 +170,7 @@ class Report:
                         result.digest[:16],
                     ]
                 )
-        output.result(table(cells, right={3, 4, 5, 6}))
+        output.result(table(cells, right={4, 5, 6, 7}))
         varied = [name for name, _ in self.results if name != "base"]
         if varied:
             output.result(f"{len(varied)} runs with {len(set(varied))} variations")
@@ -158,6 +187,15 @@ class Report:
         )
 
 
+def placed(target: targets.Target, job: Job, stores: list[str], slots: int) -> list[Job]:
+    """The job once for each place a target may have the model in: those asked for on a board."""
+    suited = targets.suited(target, job)
+    if target.name != targets.BOARD:
+        return [suited]
+    limits = replace(suited.limits, slots=slots)
+    return [replace(suited, board_store=name, limits=limits if name == "block" else suited.limits) for name in stores]
+
+
 def compare(
     chosen: list[targets.Target],
     model: Model,
@@ -165,28 +203,23 @@ def compare(
     output: Output,
     limit: float = targets.TIME_LIMIT,
     thorough: bool = False,
+    stores: list[str] | None = None,
+    slots: int = 0,
 ) -> Report:
     """Run a job on targets, with all its variations if thorough; every digest must be the first one's, every check
-    good, planned = used."""
+    good, planned = used. stores, slots: of a board."""
     report = Report()
-    expected = ""
     for target in chosen:
         how = target.missing()
         if how:
             report.missing.append({"target": target.name, "how": how})
             continue
-        suited = targets.suited(target, job)
-        jobs = [("base", suited)]
-        if thorough:
-            jobs = factors.variations(suited, levels=targets.levels(target, suited, model))
-        for name, varied in jobs:
-            output.detail(f"{target.name}: {name}")
-            result = target.run(replace(varied, name=f"{name} on {target.name}"), model, limit)
-            report.results.append((name, result))
-            expected = expected or result.digest
-            report.problems += [f"{sentence} ({name})" for sentence in result.bad_checks()]
-            if result.error:
-                report.problems.append(f"{target.name}: {name}: {result.error}")
-            elif result.digest != expected:
-                report.problems.append(f"{target.name}: {name}: digest {result.digest}, expected {expected}")
+        for suited in placed(target, job, stores or ["ram"], slots):
+            jobs = [("base", suited)]
+            if thorough:
+                jobs = factors.variations(suited, levels=targets.levels(target, suited, model))
+            for name, varied in jobs:
+                output.detail(f"{target.name}: {name}")
+                named = replace(varied, name=f"{name} on {target.name}")
+                report.add(name, target.run(named, model, limit))
     return report
