@@ -159,7 +159,7 @@ static int32_t colibri_bring_tensor(colibri_session *s, const colibri_tensor *t,
         return COLIBRI_WAIT;
     }
     s->starting_asked = 0;
-    uint32_t crc = status < 0 ? 0u : colibri_crc32c(0, colibri_pool_at(s, at), t->bytes);
+    uint32_t crc = status < 0 ? 0u : colibri_crc(s->kernel, 0, colibri_pool_at(s, at), t->bytes);
     if (status < 0 || crc != t->crc) {
         return colibri_refuse(detail, status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT, COLIBRI_SECTION_TENSORS,
                               COLIBRI_FIELD_CRC, index, t->offset, t->crc, crc);
