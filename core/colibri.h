@@ -214,7 +214,7 @@ typedef struct colibri_limits {
     uint32_t logit_rows;                /* rows of one feed that may want logits, 1 .. batch */
     uint32_t text_bytes;                /* longest text given to colibri_encode, 0 = no tokenizer */
     uint32_t rewind;                    /* positions a sequence may be shortened by (matters to windows) */
-    uint32_t swaps;                     /* slots for experts that take a file's expert's place, see colibri_swap_expert */
+    uint32_t swaps;                     /* slots for experts in others' places, see colibri_swap_expert */
     uint32_t kv_kind;                   /* colibri_kv_kind */
     uint32_t kernel;                    /* colibri_kernel; changes neither the plan nor a bit of any answer */
     uint32_t reserved[3];

@@ -1,7 +1,7 @@
 /*
- * swap.c: an expert of a running session replaced by another of its shape. A replacement is copied into a slot of its own
- * and checked there, bit by bit of work, while rows run with the old one; then a number in a table changes. That happens
- * only while the tape is at its start, so every feed has one model. What identifies that model is computed when asked.
+ * swap.c: an expert of a running session replaced by another of its shape. A replacement is copied into a slot of its
+ * own and checked there, a piece a call, while rows run with the old one; then a number in a table changes. That
+ * happens only while the tape is at its start, so every feed has one model. Its identity is computed when asked for.
  */
 #include "api/limits.h"
 
@@ -138,7 +138,8 @@ static int32_t colibri_swap_check(const colibri_session *s, const colibri_expert
     };
     for (uint32_t i = 0; i < 6u; i++) {
         if (pairs[i][1] != pairs[i][2]) {
-            return colibri_swap_refuse(e, detail, COLIBRI_ERROR_FORMAT, (uint32_t)pairs[i][0], pairs[i][1], pairs[i][2]);
+            return colibri_swap_refuse(e, detail, COLIBRI_ERROR_FORMAT, (uint32_t)pairs[i][0], pairs[i][1],
+                                       pairs[i][2]);
         }
     }
     return COLIBRI_OK;
@@ -216,9 +217,9 @@ static int32_t colibri_staging_copy(colibri_session *s, const colibri_expert *e,
         if (staging->copied == e->bytes) {
             uint8_t digest[32];
             colibri_sha256_end(&staging->sha, digest);
-            if (staging->crc != e->crc || !colibri_same_sums(colibri_override_at(s, staging->override), e->crc, digest)) {
-                return colibri_swap_refuse(e, detail, COLIBRI_ERROR_CORRUPT, staging->crc != e->crc ? COLIBRI_FIELD_CRC
-                                           : COLIBRI_FIELD_DIGEST, e->crc, staging->crc);
+            uint32_t field = staging->crc != e->crc ? COLIBRI_FIELD_CRC : COLIBRI_FIELD_DIGEST;
+            if (!colibri_same_sums(colibri_override_at(s, staging->override), staging->crc, digest)) {
+                return colibri_swap_refuse(e, detail, COLIBRI_ERROR_CORRUPT, field, e->crc, staging->crc);
             }
         }
     }
@@ -332,7 +333,8 @@ static const colibri_override *colibri_differs(const colibri_session *s, uint32_
         return 0;
     }
     const colibri_override *o = colibri_override_at(s, held - 1u);
-    const colibri_expert_sum *own = colibri_expert_sum_at(&s->view, colibri_layer_at(s, layer)->d.first_expert + expert);
+    uint32_t index = colibri_layer_at(s, layer)->d.first_expert + expert;
+    const colibri_expert_sum *own = colibri_expert_sum_at(&s->view, index);
     return colibri_same_sums(o, own->crc, own->digest) ? 0 : o;
 }
 

@@ -25,6 +25,7 @@ from . import kernels, library
 from .errors import ColibriError, Detail, DoesNotFit, InputError, InternalError, UsageError, detail_sentence
 from .limits import KV_KINDS, UNLIMITED, Info, Limits, Plan, Region, Sampling, Stats, new
 from .store import FileStore, Storage
+from .swap import Swaps
 
 __all__ = [
     "KV_KINDS",
@@ -198,6 +199,7 @@ class Session:
         self._alive: list[Any] = []  # callbacks the core may call
         self.store: FileStore | None = None
         self._start(storage or Storage())
+        self.swaps = Swaps(self)
 
     def _start(self, storage: Storage) -> None:
         """colibri_start until it is ready."""

@@ -73,6 +73,7 @@ class Job:
     hostile_float: bool = False
     plan_check: bool = False
     reset: bool = False
+    swap: bool = False  # experts are replaced by copies of themselves all the time
     store: str = "ADDRESSABLE"
     store_delay: int = 0
     store_faults: int = 0  # n: every n-th fetch goes wrong once
@@ -90,6 +91,7 @@ class Job:
             self.limits,
             sequences=max(self.limits.sequences, 1 + self.two_sequences),
             workers=self.workers or self.limits.workers,
+            swaps=max(self.limits.swaps, 2 * self.swap),
             kernel=self.kernel or self.limits.kernel,
         )
 
@@ -107,6 +109,7 @@ class Job:
             | c.ENCODE_ONLY * self.encode_only
             | c.RESET * self.reset
             | c.ODD_RANGES * self.odd_ranges
+            | c.SWAP * self.swap
             | c.BOARD_FAULT * self.board_fault
             | c.BOARD_MMU_OFF * self.board_mmu_off
             | c.BOARD_FLASH * (self.board_store == "flash")
@@ -208,6 +211,8 @@ class JobResult:
     stack_bytes: int = 0
     checks: dict[str, str] = field(default_factory=dict)  # name -> "ok" or "expected X, found Y"
     routes: list[dict[str, Any]] = field(default_factory=list)
+    swaps: int = 0  # experts exchanged
+    swap_longest: int = 0  # microseconds of the exchange that took longest
     store: str = ""  # where the blob's bytes were
     disk: dict[str, int] = field(default_factory=dict)  # what a board's disk did
     recovered: int = 0  # fetches that went wrong and were asked for again
@@ -327,6 +332,8 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.finish[int(rest[0])] = rest[1]
         case "disk":
             result.disk = dict(zip(DISK_NAMES, map(int, rest), strict=True))
+        case "swap":
+            result.swaps, result.swap_longest = int(rest[0]), int(rest[1])
         case "faults":
             result.recovered = int(rest[0])
         case "lost":

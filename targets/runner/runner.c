@@ -64,6 +64,9 @@ static uint32_t check_job(runner *r)
     if (job->store > RUNNER_STORE_PORT) {
         return refuse(r, "job_store", RUNNER_STORE_PORT, job->store);
     }
+    if ((job->flags & RUNNER_SWAP) != 0u && (job->swaps < 2u || job->head_bytes != 0u)) {
+        return refuse(r, "job_swaps", 2u, job->swaps);
+    }
     if (job->head_bytes > job->blob_bytes) {
         return refuse(r, "job_head_bytes", job->blob_bytes, job->head_bytes);
     }
@@ -143,7 +146,7 @@ static void plan(runner *r)
                                                   ? 2u : job->sequences,
                                  .workers = job->workers, .slots = job->slots, .logit_rows = job->logit_rows,
                                  .text_bytes = job->text_bytes, .rewind = job->rewind,
-                                 .kv_kind = job->kv_kind, .kernel = kernel};
+                                 .swaps = job->swaps, .kv_kind = job->kv_kind, .kernel = kernel};
     r->plan.struct_bytes = sizeof r->plan;
     int32_t status = colibri_plan(&r->model, &r->limits, &r->plan, &r->detail);
     if (status < 0) {

@@ -15,6 +15,7 @@
  *   lost LAYER EXPERT OFFSET             before an error line about a fetch: what was fetched; 4294967295: resident
  *   faults N                             with store_faults: fetches that went wrong and were asked for again
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
+ *   swap N LONGEST_US                    with RUNNER_SWAP: exchanges, and the call that took longest
  *   threads N HELPED                     how many run units at once (with one, several workers are played in turn),
  *                                        and the units that others than the first have run
  *   used BYTES                           the session's high-water mark
@@ -51,7 +52,9 @@ enum runner_flags {
     RUNNER_ENCODE_ONLY = 128,           /* stop after the prompt's ids are known */
     RUNNER_RESET = 256,                 /* run once, reset the sequences, run again: the second run counts */
     RUNNER_ODD_RANGES = 512,            /* no threads: the workers' units on one, in ranges of odd sizes, last first */
-    RUNNER_FLAGS_KNOWN = 1023,
+    RUNNER_SWAP = 1024,                 /* before every feed an expert is replaced by a copy of itself, by turns; the
+                                           blob is all in memory, limits have two swaps */
+    RUNNER_FLAGS_KNOWN = 2047,
     /* boards only */
     RUNNER_BOARD_MMU_OFF = 65536,       /* caches and MMU stay off, unaligned accesses fault */
     RUNNER_BOARD_FAULT = 131072,        /* read an unmapped address on purpose */
@@ -116,6 +119,8 @@ typedef struct runner_job {
     uint64_t store_bytes_per_second;    /* RUNNER_STORE_PORT: plays a device; 0: none */
     uint32_t store_kind;                /* RUNNER_STORE_PORT: which one, a number of the port's; 0: the best */
     uint32_t store_flags;               /* and how, bits of the port's */
+    uint32_t swaps;                     /* limit of colibri_plan */
+    uint32_t reserved;
 } runner_job;
 
 #endif

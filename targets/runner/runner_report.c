@@ -184,6 +184,12 @@ void colibri_runner_summary(runner *r)
         colibri_runner_number(r->recovered);
         colibri_runner_end();
     }
+    if ((r->job->flags & RUNNER_SWAP) != 0u) {
+        colibri_runner_text("swap");
+        colibri_runner_number(r->swaps);
+        colibri_runner_number(r->swap_longest);
+        colibri_runner_end();
+    }
     colibri_runner_text("threads");
     colibri_runner_number(r->threads);
     colibri_runner_number(colibri_runner_helped());
