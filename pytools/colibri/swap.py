@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,8 @@ class Swaps:
     """A session's exchanges."""
 
     def __init__(self, session: Session) -> None:
-        self.session = session
+        self.session: Session = weakref.proxy(session)      # which owns this
         self.log: list[Entry] = []
-        self._kept: list[Any] = []  # models whose bytes a staging reads
 
     def identity(self) -> str:
         """Of what the next feed runs."""
