@@ -3,6 +3,7 @@ nothing."""
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 import struct
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colibri import library, targets
+from colibri import cli, library, targets
 from colibri.engine import CoreError, Limits, Model, Session
 from colibri.errors import InputError
 from colibri.jobs import Job, JobResult
@@ -320,3 +321,35 @@ def test_an_exchange_takes_few_instructions(pair: Pair, change: dict) -> None:
     job = replace(job_of(pair), swap=True, generate=50, **change)
     result = good(targets.run_board(target, job, pair.old, 120, ("-icount", "shift=0")))
     assert result.swaps > 50 and result.swap_longest <= 2
+
+
+# ---- the command ----
+
+def test_run_replaces_experts_and_says_so(pair: Pair, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places, tokens, log = [(pair.last, 0), (min(pair.counts), 1)], tmp_path / "tokens", tmp_path / "log"
+    tokens.write_text(json.dumps(pair.tokens[:PROMPT]))
+    base = ["--tokens", str(tokens), "-n", "8", "--json", "-q"]
+    swaps = [word for layer, expert in places for word in ("--swap", f"{layer}:{expert}={pair.other.path}")]
+    assert cli.main(["run", str(pair.old.path), *base, *swaps, "--swap-log", str(log)]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert cli.main(["run", str(pair.with_expert(*places).path), *base]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert (document["digest"], document["tokens"]) == (expected["digest"], expected["tokens"])
+    assert document["model"] == pair.identity() and document["identity"] == pair.identity(*places)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert lines == document["swaps"]
+    assert [(line["layer"], line["expert"], line["identity"]) for line in lines] == [
+        (*places[0], pair.identity(places[0])), (*places[1], pair.identity(*places))]
+
+
+@pytest.mark.parametrize(("more", "code", "sentence"), [
+    (["--swap", "1=x"], 2, "LAYER:EXPERT=FILE"), (["--swap", "1:0=nowhere.colibri"], 3, "cannot be read"),
+    (["--swap", "99:0={other}"], 3, "no routed expert"), (["--swap", "2:0={other}", "--target", "wasm"], 2, "linux"),
+])
+def test_swaps_that_make_no_sense(pair: Pair, more: list[str], code: int, sentence: str, tmp_path: Path,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("[1, 2]")
+    given = [word.format(other=pair.other.path) for word in more]
+    assert cli.main(["run", str(pair.old.path), "--tokens", str(tokens), "-n", "1", *given]) == code
+    assert sentence in capsys.readouterr().err

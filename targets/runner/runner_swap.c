@@ -1,6 +1,6 @@
 /*
- * runner_swap.c: with RUNNER_SWAP, one expert after the other is replaced by a copy of itself while a job runs. No bit of
- * the answer may change, nor the identity; what the exchange itself takes is measured.
+ * runner_swap.c: with RUNNER_SWAP, one expert after the other is replaced by a copy of itself while a job runs. No bit
+ * of the answer may change, nor the identity; what the exchange itself takes is measured.
  */
 #include "runner_state.h"
 

@@ -29,6 +29,7 @@ from .common import (
     token_file,
 )
 
+Swaps = list[tuple[int, int, Model]]  # layer, expert, the file that has another
 EXAMPLES = (
     "colibri run model.colibri -p 'Once upon a time' -n 60",
     "colibri run model.colibri --chat -p 'What is the capital of France?' --target wasm --json",
@@ -69,6 +70,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="write the chosen experts of every position and layer, one JSON line each",
+    )
+    parser.add_argument(
+        "--swap",
+        action="append",
+        default=[],
+        metavar="L:E=FILE",
+        help="replace expert E of layer L by that of another .colibri file before the run; may be repeated. The "
+        "identity in the answer is that of the changed model",
+    )
+    parser.add_argument(
+        "--swap-log", type=Path, metavar="FILE", help="write what was replaced, one JSON line each"
     )
     parser.add_argument(
         "--time-limit",
@@ -120,14 +132,19 @@ def run(options: argparse.Namespace, output: Output) -> int:
         len(text.encode("utf-8", "surrogateescape")),
         logit_rows=1 if options.no_digest else options.batch,
     )
+    swaps = swaps_of(options.swap)
+    if swaps and options.target != "linux":
+        raise UsageError(f"--swap works on target linux; `colibri verify` compares a whole file on {options.target}")
+    limits = replace(limits, swaps=len(swaps))
     ends = [*model.end_tokens(), *options.end]
     sampling = sampling_of(options)
     if options.target == "linux":
-        document = run_here(options, model, limits, (text, tokens), ends, sampling, output)
+        document = run_here(options, model, limits, (text, tokens), ends, sampling, output, swaps)
     else:
         document = run_there(options, target[0], model, limits, (text, tokens), ends, sampling, output)
     document = {"model": info.identity, "identity": info.identity, "target": options.target, **document}
     write_routes(options, document.pop("routes"), output)
+    write_lines(options.swap_log, document.get("swaps", []), "experts replaced", output)
     output.document(document)
     tell(document, info, output)
     return 0
@@ -158,10 +175,14 @@ def run_here(
     ends: list[int],
     sampling: Sampling,
     output: Output,
+    swaps: Swaps,
 ) -> dict[str, Any]:
     """In this process, with text as it comes."""
     text, tokens = prompt
     with Session(model, limits) as session:
+        for layer, expert, source in swaps:
+            session.swaps.put(layer, expert, source)
+        identity = session.swaps.identity()
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
         request = Request(
             ids, options.count, sampling, ends, options.stop, not options.no_digest, bool(options.log_routing)
@@ -170,6 +191,8 @@ def run_here(
         stats = session.stats()
         output.piece("\n" if answer.text and not answer.text.endswith("\n") else "")
     return {
+        "identity": identity,
+        "swaps": session.swaps.document(),
         "text": answer.text,
         "tokens": answer.tokens,
         "digest": answer.digest or None,
@@ -278,16 +301,31 @@ def document_of(result: JobResult) -> dict[str, Any]:
 
 def write_routes(options: argparse.Namespace, routes: list[dict[str, Any]], output: Output) -> None:
     """--log-routing."""
-    if not options.log_routing:
+    plain = [{key: value for key, value in route.items() if key != "lane"} for route in routes]
+    write_lines(options.log_routing, plain, "choices of experts", output)
+
+
+def write_lines(path: Path | None, entries: list[dict[str, Any]], what: str, output: Output) -> None:
+    """A list as JSON lines, where that is wanted."""
+    if path is None:
         return
-    lines = (json.dumps({key: value for key, value in route.items() if key != "lane"}) for route in routes)
     try:
-        options.log_routing.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     except OSError as error:
-        raise InputError(
-            f"{options.log_routing}: cannot be written ({error.strerror}); choose another place"
-        ) from None
-    output.note(f"{options.log_routing}: {len(routes)} choices of experts")
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    output.note(f"{path}: {len(entries)} {what}")
+
+
+def swaps_of(words: list[str]) -> Swaps:
+    """--swap: layer, expert and the file that has another."""
+    found = []
+    for word in words:
+        place, _, path = word.partition("=")
+        layer, _, expert = place.partition(":")
+        if not (layer.isdecimal() and expert.isdecimal() and path):
+            raise UsageError(f"--swap {word}: expected LAYER:EXPERT=FILE such as 3:0=other.colibri")
+        found.append((int(layer), int(expert), Model.open(path)))
+    return found
 
 
 def tell(document: dict[str, Any], info: Info, output: Output) -> None:
