@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,11 @@ class Group:
         if version == 2 and (folder / "memory.swap.max").exists():
             (folder / "memory.swap.max").write_text("0", encoding="ascii")
 
-    def run(self, command: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
         """A command inside, from its first instruction on."""
         procs = str(self.folder / "cgroup.procs")
         shell = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', procs, *command]
-        return subprocess.run(shell, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+        return subprocess.run(shell, capture_output=True, text=True, check=False, **options)
 
     def peak(self) -> int:
         """The most it ever used, cached files included."""

@@ -319,8 +319,8 @@ def command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
 
 def test_verify_says_where_the_model_was(small: Case, capsys: pytest.CaptureFixture[str]) -> None:
     baremetal()
-    code, document = command(["verify", str(small.model.path), "--target", "linux,baremetal", "--store", "ram,flash,block",
-                              "--slots", "2"], capsys)
+    code, document = command(["verify", str(small.model.path), "--target", "linux,baremetal",
+                              "--store", "ram,flash,block", "--slots", "2"], capsys)
     assert code == 0 and document["one_answer"]
     assert [(row["target"], row["store"]) for row in document["rows"]] == [
         ("linux", "mapped"), *(("baremetal", store) for store in board.STORES)]

@@ -102,7 +102,7 @@ def fitted(path: Path, model: Model, limits: Limits, experts: int, memory: int) 
     if plan.pool_bytes > memory:
         raise DoesNotFit(
             f"{path}: --ram gives {memory} bytes, the floor is {plan.pool_bytes}: resident weights "
-            f"{plan.resident_bytes} and the rest with {plan.slots} expert slot(s); give more, or a shorter --context, a "
-            "smaller --batch or --kv q8"
+            f"{plan.resident_bytes} and the rest with {plan.slots} expert slot(s); give more, or a shorter --context, "
+            "a smaller --batch or --kv q8"
         )
     return plan

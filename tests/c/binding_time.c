@@ -1,6 +1,6 @@
 /*
- * binding_time.c: how long it takes to bind experts that are in their slots, pass by pass: a model of many small experts
- * is run until each has been asked for, then the leases of its last token are taken again and again.
+ * binding_time.c: how long it takes to bind experts that are in their slots, pass by pass: a model of many small
+ * experts is run until each has been asked for, then the leases of its last token are taken again and again.
  *   python -m SCons micro, then build/zig/micro/binding_time BLOB [kernel level]
  * Prints "passes N experts N p50 NS p99 NS worst NS misses N bytes N": nanoseconds of one expert; misses and bytes are
  * those of the measured part. No test reads a clock.

@@ -61,9 +61,9 @@ def store_options(parser: argparse.ArgumentParser, several: bool = False) -> Non
         action="append",
         default=[],
         metavar="NAME",
-        help="where the model is: mapped (default, in place), streamed (experts come from the file into slots: io_uring or "
-        "threads), uring, pread, direct (past the page cache); on the board ram, flash (in place, at most 64 MiB) or block "
-        "(a disk: the model may be larger than the memory)" + more,
+        help="where the model is: mapped (default, in place), streamed (experts come from the file into slots: "
+        "io_uring or threads), uring, pread, direct (past the page cache); on the board ram, flash (in place, at most "
+        "64 MiB) or block (a disk: the model may be larger than the memory)" + more,
     )
     parser.add_argument(
         "--ram",

@@ -161,8 +161,8 @@ def tell(plan: Plan, experts: int, traffic: dict[str, Any], output: Output) -> N
     """The same for people."""
     needed, rates = traffic["bytes_per_token"], traffic["tokens_per_second"]
     output.result(
-        f"\n{plan.slots:,} of {experts:,} experts have a slot; a token reads {bytes_text(needed['cold'])} if none of its "
-        f"experts is there, {bytes_text(needed['uniform'])} if all are equally likely"
+        f"\n{plan.slots:,} of {experts:,} experts have a slot; a token reads {bytes_text(needed['cold'])} if none of "
+        f"its experts is there, {bytes_text(needed['uniform'])} if all are equally likely"
     )
     if traffic["storage_bytes_per_second"]:
         fastest = [f"{name} {'no limit' if rate is None else f'{rate:.2g} tokens/s'}" for name, rate in rates.items()]
