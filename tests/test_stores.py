@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import json
 import mmap
 import os
 import random
@@ -19,14 +20,20 @@ from pathlib import Path
 
 import pytest
 
-from colibri import library, targets
+from cli_kit import ROOT, Capture, document, process, random_blob, talker  # noqa: F401
+from colibri import cli, library, targets
+from colibri.description import layer_records
 from colibri.engine import CoreError, Limits, Model, Session
 from colibri.errors import InputError, MissingTool, UsageError
+from colibri.families import describe
 from colibri.generation import Request, generate
 from colibri.jobs import Job, JobRefused, JobResult
 from colibri.limits import Sampling
-from colibri.store import STREAMED, FileStore, Storage
+from colibri.store import STORES, STREAMED, FileStore, Storage
 from colibri.synth import write_random_blob
+from colibri.synth_shapes import shape_of
+from colibri.synth_sparse import crc_of_zeros
+from colibri.tables import crc32c
 from editing import Edited
 
 NAMES = [target.name for target in targets.all_targets()]
@@ -448,3 +455,108 @@ def test_a_file_of_more_than_4_gib(mixed: Case, far: Model, name: str) -> None:
     assert far.bytes > 5 << 30 and os.stat(far.path).st_blocks * 512 < 1 << 20
     limits = replace(mixed.limits, slots=2, **ALL)
     assert run_on(name, replace(mixed.job, limits=limits, store="PORT"), far).digest == mixed.right
+
+
+# ---- the commands ----
+
+def test_run_with_ram_says_what_it_used_and_answers_the_same(random_blob: Path, tmp_path: Path,
+                                                             capsys: Capture) -> None:
+    ids = tmp_path / "ids.json"
+    ids.write_text("[1, 2, 3, 4, 5]")
+    base = ["run", random_blob, "--tokens", ids, "-n", "6", "--context", "32"]
+    right = document(capsys, *base)
+    assert (right["store"], right["slots"], right["experts"]["misses"]) == ("mapped", 0, 0)
+    least = document(capsys, *base, "--slots", "1")
+    for more in (["--ram", least["planned_bytes"]], ["--ram", "1GiB"], ["--ram", "1GiB", "--store", "pread"],
+                 ["--slots", "3", "--store", "direct"]):
+        made = document(capsys, *base, *more)
+        assert made["digest"] == right["digest"] and made["tokens"] == right["tokens"]
+        assert made["experts"]["misses"] > 0 and made["used_bytes"] == made["planned_bytes"]
+    assert document(capsys, *base, "--ram", least["planned_bytes"])["slots"] == 1
+    everything = document(capsys, *base, "--ram", "1GiB")
+    assert everything["slots"] == Model.open(random_blob).info().expert_count
+    document_code = cli.main([*map(str, base), "--ram", str(least["planned_bytes"] - 1)])
+    said = capsys.readouterr().err
+    assert document_code == 5 and f"the floor is {least['planned_bytes']}" in said
+
+
+def test_plan_with_ram_is_what_run_takes(random_blob: Path, tmp_path: Path, capsys: Capture) -> None:
+    ids = tmp_path / "ids.json"
+    ids.write_text("[1, 2, 3]")
+    floor = document(capsys, "plan", random_blob, "--context", "32", "--slots", "1", "--resident-copy")["pool_bytes"]
+    for memory in (floor, floor + 20_000):
+        plan = document(capsys, "plan", random_blob, "--context", "32", "--ram", memory, "--storage-gbps", "2")
+        made = document(capsys, "run", random_blob, "--tokens", ids, "-n", "2", "--context", "32", "--ram", memory,
+                        "--no-digest")
+        assert plan["pool_bytes"] == made["planned_bytes"] <= memory and plan["slots"] == made["slots"]
+        assert plan["tokens_per_second"]["cold"] == 2e9 / plan["bytes_per_token"]["cold"]
+    assert cli.main(["plan", str(random_blob), "--context", "32", "--ram", str(floor - 1)]) == 5
+    assert f"the floor is {floor}" in capsys.readouterr().err
+
+
+def test_verify_compares_every_place(random_blob: Path, capsys: Capture) -> None:
+    made = document(capsys, "verify", random_blob, "--target", "linux,wasm", "--store", "all", "--slots", "2")
+    assert [(row["target"], row["store"]) for row in made["rows"]] == [
+        *(("linux", name) for name in STORES), ("wasm", "mapped"), ("wasm", "streamed")]
+    assert made["one_answer"]
+
+
+@pytest.mark.parametrize(("more", "sentence"), [
+    (["--store", "streamed"], "needs --ram SIZE, or --slots N"),
+    (["--store", "mapped", "--ram", "1GiB"], "add --store streamed"),
+    (["--store", "tape"], "a file is mapped, streamed, direct, uring, pread"),
+    (["--target", "wasm", "--store", "uring", "--slots", "2"], "target wasm has mapped, streamed"),
+])
+def test_places_that_contradict_themselves_are_a_usage_error(random_blob: Path, tmp_path: Path, more: list[str],
+                                                             sentence: str, capsys: Capture) -> None:
+    ids = tmp_path / "ids.json"
+    ids.write_text("[1]")
+    assert cli.main(["run", str(random_blob), "--tokens", str(ids), *more]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_chat_with_ram(talker: Path) -> None:
+    said = [process("chat", talker, "--context", "64", "-n", "4", "--temperature", "0", *more, input="Hello\n")
+            for more in ((), ("--ram", "64MiB"), ("--store", "pread", "--slots", "1"))]
+    assert [done.returncode for done in said] == [0, 0, 0], said[1].stderr
+    assert said[0].stdout == said[1].stdout == said[2].stdout
+
+
+def test_a_lost_expert_is_a_sentence_of_the_command(random_blob: Path, tmp_path: Path, capsys: Capture) -> None:
+    """Exit 3, the layer and the expert, and no answer."""
+    edited, ids, path = Edited(random_blob), tmp_path / "ids.json", tmp_path / "wrong.colibri"
+    ids.write_text("[1, 2, 3, 4, 5]")
+    place = edited.tensor("EXPERT_GATE", 1)
+    for expert in range(place.count):
+        edited.data[place.offset + expert * place.stride] ^= 1
+    path.write_bytes(edited.data)
+    assert cli.main(["run", str(path), "--tokens", str(ids), "--slots", "2", "--json"]) == 3
+    said = capsys.readouterr()
+    assert "of layer 1: the bytes from" in said.err and "expert " in said.err and "digest" not in said.out
+
+
+# ---- sparse giants ----
+
+def test_a_sparse_shape_checks_and_runs(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "small.colibri"
+    made = document(capsys, "synth", path, "--shape", "small", "--layers", "2", "--weights", "q4-all", "--sparse")
+    assert made["file_bytes"] == path.stat().st_size > 1.5 * path.stat().st_blocks * 512
+    assert document(capsys, "check", path)["ok"]
+    assert list(tmp_path.iterdir()) == [path]
+    assert cli.main(["synth", str(path), "--sparse"]) == 2
+
+
+def test_zeros_have_the_crc_of_zeros() -> None:
+    for size in (0, 1, 7, 64, 4096, 100_003):
+        for before in (0, 0xDEADBEEF):
+            assert crc_of_zeros(size, before) == crc32c(bytes(size), before)
+
+
+def test_the_giant_is_what_its_config_says() -> None:
+    """The shape has the layers, kinds and sizes that the config of GLM-5.2 gives."""
+    config = json.loads((ROOT / "tests" / "data" / "configs" / "glm-5.2.json").read_text())
+    described, shape = describe(config, "glm-5.2").model, shape_of("glm-5.2").model()
+    mine, theirs = (layer_records([replace(layer, index_rope=None) for layer in model.layers])
+                    for model in (shape, described))
+    assert mine == theirs
+    assert (shape.vocab, shape.hidden, shape.tied) == (described.vocab, described.hidden, described.tied)

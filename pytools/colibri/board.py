@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,15 +32,6 @@ def layout() -> dict[str, int]:
     return {
         name: int(number, 0) for name, number in re.findall(r"#define BOARD_(\w+) (0x[0-9A-Fa-f]+|\d+)", text)
     }
-
-
-def stores_of(words: Iterable[str]) -> list[str]:
-    """Places by name, several with commas between; none given: RAM."""
-    chosen = [name for word in words for name in word.split(",") if name] or ["ram"]
-    for name in chosen:
-        if name not in STORES and name != "all":
-            raise UsageError(f"--store {name}: the board has the model in {', '.join(STORES)}, or all of them")
-    return list(STORES) if "all" in chosen else list(dict.fromkeys(chosen))
 
 
 def suited(job: Job) -> Job:

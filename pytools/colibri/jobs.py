@@ -123,6 +123,12 @@ class Job:
         work = c.WORK_BYTES + lanes * 4 * self.limits.context + sessions * 16 * self.limits.batch
         return sessions * (plan.pool_bytes + 2 * c.RED_ZONE + 256) + work
 
+    def place(self) -> str:
+        """Where the bytes are, in a word."""
+        if self.store == "PORT":
+            return (self.storage or Storage()).kind
+        return "mapped" if self.store == "ADDRESSABLE" else self.store.lower()
+
     def head_bytes(self, info: Info) -> int:
         """How much of the blob's beginning is enough: a store brings the rest, all but what texts need. 0: all."""
         streamed = self.limits.resident_copy and (self.limits.stream_experts or not info.expert_count)

@@ -103,13 +103,15 @@ def write_sparse_blob(path: Path, spec: Spec, kinds: Kinds, seed: int = 1, overw
     return Written(path, identity, layout.file_bytes, layout)
 
 
-def sums_of(handle: int, layout: Layout, resident: list[Tensor]) -> tuple[dict[tuple[int, str], SparseSum], list[SparseSum]]:
+def sums_of(
+    handle: int, layout: Layout, resident: list[Tensor]
+) -> tuple[dict[tuple[int, str], SparseSum], list[SparseSum]]:
     """The sums of tensors and of experts; those of the section go into the layout."""
     section = next(section for section in layout.sections if section.type == "RESIDENT")
     with ThreadPoolExecutor(2) as pool:
         whole = pool.submit(_sum, handle, list(_stretches(resident, section.offset, section.bytes)))
-        holes = {size: pool.submit(_sum, handle, [(-1, size)])
-                 for size in {tensor.bytes for tensor in resident if not filled(tensor)} | {r.bytes for r in layout.runs}}
+        sizes = {tensor.bytes for tensor in resident if not filled(tensor)} | {run.bytes for run in layout.runs}
+        holes = {size: pool.submit(_sum, handle, [(-1, size)]) for size in sizes}
         tensors = {
             (tensor.layer, tensor.role): _sum(handle, [(tensor.offset, tensor.bytes)])
             if filled(tensor) else holes[tensor.bytes].result()

@@ -50,7 +50,7 @@ class Target:
         result = self.start(self, job, model, limit)
         result.seconds = time.perf_counter() - begun
         result.target, result.runner = self.name, self.runner
-        result.store = result.store or job.store.lower()
+        result.store = result.store or job.place()
         result.variant = f"{self.arch}/{result.kernel}" if result.kernel else self.arch
         return result
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import board, targets
+from .. import placement, targets
 from ..chat import render, special_tokens
 from ..engine import Info, Limits, Model, Sampling, Session
 from ..errors import InputError, UsageError
@@ -17,6 +17,7 @@ from ..jobs import Job, JobResult
 from ..output import Output
 from ..text import decode, encode
 from .common import (
+    IN_PLACE,
     blob_argument,
     describe,
     limit_options,
@@ -26,12 +27,13 @@ from .common import (
     read_text,
     sampling_of,
     sampling_options,
+    store_options,
     token_file,
 )
 
 Swaps = list[tuple[int, int, Model]]  # layer, expert, the file that has another
 EXAMPLES = (
-    "colibri run model.colibri -p 'Once upon a time' -n 60",
+    "colibri run model.colibri -p 'Once upon a time' -n 60 --ram 900MB",
     "colibri run model.colibri --chat -p 'What is the capital of France?' --target wasm --json",
 )
 
@@ -92,19 +94,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them"
     )
-    parser.add_argument(
-        "--store",
-        metavar="NAME",
-        help="with --target baremetal, where the board has the model: ram (default), flash (in place), block (a disk: "
-        "the model may be larger than the board's memory)",
-    )
-    parser.add_argument(
-        "--slots",
-        type=natural,
-        default=0,
-        metavar="N",
-        help=f"expert slots with --store block (default {board.SLOTS})",
-    )
+    store_options(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -120,10 +110,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     target = targets.pick([options.target])
     if len(target) != 1:
         raise UsageError("--target all: run answers on one target; `colibri verify` compares them")
-    if options.store and options.target != targets.BOARD:
-        raise UsageError(f"--store {options.store} is a place of the board; add --target {targets.BOARD}")
-    if len(board.stores_of([options.store or ""])) != 1:
-        raise UsageError(f"--store {options.store}: run answers from one place; `colibri verify` compares them")
+    place = placement.one_place(options.target, options.store, options.slots, options.ram)
     text = "" if options.tokens else prompt_text(options, model, blob)
     tokens = token_file(options.tokens, info.vocab) if options.tokens else []
     limits = limits_of(
@@ -131,6 +118,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         info,
         len(text.encode("utf-8", "surrogateescape")),
         logit_rows=1 if options.no_digest else options.batch,
+        **IN_PLACE,
     )
     swaps = swaps_of(options.swap)
     if swaps and options.target != "linux":
@@ -139,9 +127,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
     ends = [*model.end_tokens(), *options.end]
     sampling = sampling_of(options)
     if options.target == "linux":
-        document = run_here(options, model, limits, (text, tokens), ends, sampling, output, swaps)
+        document = run_here(options, model, limits, place, (text, tokens), ends, sampling, output, swaps)
     else:
-        document = run_there(options, target[0], model, limits, (text, tokens), ends, sampling, output)
+        document = run_there(options, target[0], model, limits, place, (text, tokens), ends, sampling, output)
     document = {"model": info.identity, "identity": info.identity, "target": options.target, **document}
     write_routes(options, document.pop("routes"), output)
     write_lines(options.swap_log, document.get("swaps", []), "experts replaced", output)
@@ -171,6 +159,7 @@ def run_here(
     options: argparse.Namespace,
     model: Model,
     limits: Limits,
+    place: placement.Place,
     prompt: tuple[str, list[int]],
     ends: list[int],
     sampling: Sampling,
@@ -179,7 +168,8 @@ def run_here(
 ) -> dict[str, Any]:
     """In this process, with text as it comes."""
     text, tokens = prompt
-    with Session(model, limits) as session:
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
+    with Session(model, limits, storage=place.storage) as session:
         for layer, expert, source in swaps:
             session.swaps.put(layer, expert, source)
         identity = session.swaps.identity()
@@ -205,6 +195,8 @@ def run_here(
         "threads": limits.workers,
         "planned_bytes": session.plan.pool_bytes,
         "used_bytes": stats.pool_used,
+        "store": session.store.kind if session.store else place.name,
+        "slots": session.plan.slots,
         "routes": answer.routes,
         "experts": {
             "hits": stats.expert_hits,
@@ -219,6 +211,7 @@ def run_there(
     target: targets.Target,
     model: Model,
     limits: Limits,
+    place: placement.Place,
     prompt: tuple[str, list[int]],
     ends: list[int],
     sampling: Sampling,
@@ -228,10 +221,11 @@ def run_there(
     if options.stop:
         raise UsageError(f"--stop works on target linux; on {target.name} end the text with --end ID or -n")
     text, tokens = prompt
-    place, reader = board.stores_of([options.store or ""])[0], limits
-    if place == "block":                        # texts lie behind the experts: they stay with the file, here
-        limits = replace(limits, text_bytes=0, slots=options.slots)
+    reader, apart = limits, place.streamed and not target.name.startswith("linux")
+    if apart:  # texts lie behind the experts: they stay with the file, here
+        limits = replace(limits, text_bytes=0)
         tokens = tokens or read_here(model, reader, text, not options.chat)
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
     job = Job(
         f"run {options.blob.name}",
         limits,
@@ -244,7 +238,7 @@ def run_there(
         bos=not options.chat,
         digest=not options.no_digest,
         routing=bool(options.log_routing),
-        board_store=place,
+        **place.job(),
     )
     output.detail(f"{target.name}: {job.name}")
     result = target.run(job, model, options.time_limit)
@@ -252,10 +246,10 @@ def run_there(
         raise result.error
     for sentence in result.bad_checks():
         output.note(sentence)
-    if place == "block" and reader.text_bytes:
+    if apart and reader.text_bytes:
         result.text = write_here(model, reader, [token for token in result.tokens.get(0, []) if token not in ends])
     output.piece(result.text + ("\n" if result.text and not result.text.endswith("\n") else ""))
-    return document_of(result)
+    return {**document_of(result), "store": place.name, "slots": limits.slots}
 
 
 def text_limits(limits: Limits) -> Limits:

@@ -37,8 +37,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sparse",
         action="store_true",
-        help="with --shape: embedding, head, routers and norms are random, everything else is zero and takes no space on "
-        "the disk",
+        help="with --shape: embedding, head, routers and norms are random, everything else is zero and takes no space "
+        "on the disk",
     )
     parser.add_argument(
         "--weights",

@@ -6,12 +6,12 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from .. import board, factors, targets
+from .. import factors, placement, targets
 from ..engine import Info, Model
 from ..errors import MissingTool
 from ..jobs import Job, JobResult
 from ..output import Output, table
-from .common import blob_argument, limits_of, natural, positive, worker_options
+from .common import blob_argument, limits_of, natural, positive, store_options, worker_options
 
 EXAMPLES = (
     "colibri verify model.colibri --target linux,wasm --thorough --json",
@@ -39,21 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="per target also: budgets, prompt splits, filled pools, second sequences and sessions, "
         "a hostile float environment, workers, every kernel level it has, and mixtures of them",
     )
-    parser.add_argument(
-        "--store",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="where the bare-metal board has the model: ram, flash (in place, at most 64 MiB), block (a disk: the "
-        "model may be larger than the board's memory), several with commas between, or all (default ram)",
-    )
-    parser.add_argument(
-        "--slots",
-        type=natural,
-        default=0,
-        metavar="N",
-        help=f"expert slots of the board with --store block (default {board.SLOTS})",
-    )
+    store_options(parser, several=True)
     parser.add_argument(
         "--prompt-tokens", type=positive, default=24, metavar="N", help="length of the prompt"
     )
@@ -91,8 +77,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
         output,
         options.time_limit,
         options.thorough,
-        board.stores_of(options.store),
+        placement.names_of(options.store),
         options.slots,
+        options.ram,
     )
     document = {"model": model.info().identity, **report.document()}
     output.document(document)
@@ -187,13 +174,16 @@ class Report:
         )
 
 
-def placed(target: targets.Target, job: Job, stores: list[str], slots: int) -> list[Job]:
-    """The job once for each place a target may have the model in: those asked for on a board."""
+def placed(
+    target: targets.Target, job: Job, model: Model, stores: list[str], slots: int, memory: int
+) -> list[Job]:
+    """The job once for each place asked for that a target may have the model in."""
     suited = targets.suited(target, job)
-    if target.name != targets.BOARD:
-        return [suited]
-    limits = replace(suited.limits, slots=slots)
-    return [replace(suited, board_store=name, limits=limits if name == "block" else suited.limits) for name in stores]
+    return [
+        replace(suited, limits=placement.limits_at(place, model, suited.limits, slots, memory), **place.job())
+        for place in placement.places(target.name, stores, slots, memory)
+        or placement.places(target.name, [placement.STORES[0]])
+    ]
 
 
 def compare(
@@ -205,16 +195,17 @@ def compare(
     thorough: bool = False,
     stores: list[str] | None = None,
     slots: int = 0,
+    memory: int = 0,
 ) -> Report:
     """Run a job on targets, with all its variations if thorough; every digest must be the first one's, every check
-    good, planned = used. stores, slots: of a board."""
+    good, planned = used. stores, slots, memory: see placement."""
     report = Report()
     for target in chosen:
         how = target.missing()
         if how:
             report.missing.append({"target": target.name, "how": how})
             continue
-        for suited in placed(target, job, stores or ["ram"], slots):
+        for suited in placed(target, job, model, stores or [], slots, memory):
             jobs = [("base", suited)]
             if thorough:
                 jobs = factors.variations(suited, levels=targets.levels(target, suited, model))
