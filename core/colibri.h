@@ -214,7 +214,7 @@ typedef struct colibri_limits {
     uint32_t logit_rows;                /* rows of one feed that may want logits, 1 .. batch */
     uint32_t text_bytes;                /* longest text given to colibri_encode, 0 = no tokenizer */
     uint32_t rewind;                    /* positions a sequence may be shortened by (matters to windows) */
-    uint32_t swaps;                     /* expert override slots; must be 0 in this version */
+    uint32_t swaps;                     /* slots for experts in others' places, see colibri_swap_expert */
     uint32_t kv_kind;                   /* colibri_kv_kind */
     uint32_t kernel;                    /* colibri_kernel; changes neither the plan nor a bit of any answer */
     uint32_t reserved[3];
@@ -229,7 +229,7 @@ enum colibri_region {
     COLIBRI_REGION_ROUTING = 5,         /* router logits, choices, pass lists */
     COLIBRI_REGION_LOGITS = 6,
     COLIBRI_REGION_RESIDENT = 7,        /* copy of the resident weights where they are not addressable */
-    COLIBRI_REGION_SLOTS = 8,           /* expert slots and their table */
+    COLIBRI_REGION_SLOTS = 8,           /* expert slots and their table; the slots of swapped experts */
     COLIBRI_REGION_TEXT = 9,            /* tokenizer and sampler scratch */
     COLIBRI_REGION_COUNT = 10,
     COLIBRI_REGION_ROOM = 16            /* array size: room for later regions */
@@ -350,6 +350,43 @@ COLIBRI_API int32_t colibri_reset(colibri_session *session, uint32_t sequence);
 /* Abandon what is queued. Returns WAIT while a fetch into the pool is in flight, then DONE: only then may the
  * pool be reused. */
 COLIBRI_API int32_t colibri_stop(colibri_session *session);
+
+/* One expert: what its run is made of and what vouches for it. */
+typedef struct colibri_expert {
+    uint32_t struct_bytes;
+    uint32_t layer;
+    uint32_t expert;
+    uint32_t crc;                       /* CRC32C of the run */
+    uint8_t digest[16];                 /* the first half of its SHA-256 */
+    uint64_t offset;                    /* in the file */
+    uint64_t bytes;                     /* of the run: gate, up, down, each at a multiple of 64, and zeros */
+    uint32_t kind[3];                   /* of gate, up and down: colibri_kind */
+    uint32_t rows;                      /* of gate and up, the columns of down */
+    uint32_t columns;                   /* of gate and up, the rows of down */
+    uint32_t reserved;
+    COLIBRI_POINTER(const void *, run); /* the bytes, where a call wants them; colibri_expert_of leaves null */
+} colibri_expert;
+
+/* An expert of a file. Set struct_bytes. ARGUMENT: no such layer, or none with such an expert. */
+COLIBRI_API int32_t colibri_expert_of(const colibri_model *model, uint32_t layer, uint32_t expert, colibri_expert *out);
+
+/* Put a run in the place of expert (layer, expert) of the session's model, or with a null run the file's own back.
+ * The run is copied into one of the planned slots (limits.swaps) and checked there: shape, CRC32C, SHA-256, then the
+ * content of every tile, budget_bytes a call: AGAIN until all is right, call again with the same arguments; other
+ * arguments begin anew. The call behind the last AGAIN answers DONE: from the next feed on, every row runs with the new
+ * expert. Between feeds it is exchanged at once; while rows are on the tape they end with the expert they began with.
+ * What is refused changes nothing: FORMAT (shape), CORRUPT (sums), CONTENT (a tile), LIMIT: no slot is free (a
+ * replaced expert holds one until it is replaced or rolled back, so replacing it anew takes a second one).
+ * Keys and values in the cache stay what the old expert made them: rewind to 0 for an answer of the new model alone. */
+COLIBRI_API int32_t colibri_swap_expert(colibri_session *session, const colibri_expert *replacement,
+                                        uint64_t budget_bytes, colibri_detail *detail);
+
+/* Of what the next feed runs: the file's identity, or where experts differ from the file's a SHA-256 over it and them,
+ * the same whichever way it came about. */
+COLIBRI_API int32_t colibri_identity(const colibri_session *session, uint8_t identity[32]);
+
+/* The experts in others' places, ascending: up to `capacity` are written, returns how many there are. */
+COLIBRI_API uint32_t colibri_swapped(const colibri_session *session, colibri_expert *out, uint32_t capacity);
 
 typedef struct colibri_stats_result {
     uint32_t struct_bytes;

@@ -76,10 +76,10 @@ class Edited:
         entry.crc = load().colibri_crc32c(0, data, size)
         entry.digest = hashlib.sha256(data).digest()[:16]
 
-    def seal(self) -> bytes:
-        """The blob with the sums of header and tables made right."""
+    def seal(self, file_bytes: int = 0) -> bytes:
+        """The blob with the sums of header and tables made right; file_bytes: where it is to be another size."""
         header = self.header
-        header.file_bytes = len(self.data)
+        header.file_bytes = file_bytes or len(self.data)
         header.tables_crc, header.identity_crc, header.identity = 0, 0, bytes(32)
         tables = bytes(self.data[:header.tables_bytes])
         header.tables_crc = load().colibri_crc32c(0, tables, len(tables))

@@ -11,7 +11,8 @@ import pytest
 from colibri.engine import UNLIMITED, Limits, Model
 from colibri.jobs import Job, JobResult, constants, parse_report
 from colibri.synth import write_random_blob
-from colibri.targets import artefact, board, program, run_local
+from colibri.board import layout as board
+from colibri.targets import artefact, program, run_local
 
 pytestmark = pytest.mark.qemu
 FLAGS_AT = 12                                   # runner_job.flags
@@ -193,7 +194,7 @@ def test_an_unaligned_access_is_caught_while_the_mmu_is_off(bench: Bench) -> Non
 
 
 def test_memory_that_is_not_there_is_a_fault_not_silence(bench: Bench) -> None:
-    boot = bench.boot(bench.packed(), memory="65M")         # RAM ends inside the job's region
+    boot = bench.boot(bench.packed(), memory="50M")         # RAM ends inside the job's region
     assert boot.code != 0
     assert "done 0" not in boot.report
 

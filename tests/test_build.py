@@ -137,7 +137,8 @@ def test_shared_library_needs_nothing_and_exports_the_public_api(build: Path, pa
         tags = [t.entry.d_tag for t in elf.get_section_by_name(".dynamic").iter_tags()]
         exported = {s.name for s in elf.get_section_by_name(".dynsym").iter_symbols() if s.name}
     assert "DT_NEEDED" not in tags and "DT_RELA" not in tags
-    assert exported == public_names() | public_names("targets/workers/crew.h") | public_names("targets/host/host.h")
+    ports = ("workers/crew.h", "host/host.h", "linux/store.h")
+    assert exported == public_names().union(*(public_names(f"targets/{name}") for name in ports))
 
 
 def public_names(header: str = "core/colibri.h") -> set[str]:
@@ -148,13 +149,13 @@ def public_names(header: str = "core/colibri.h") -> set[str]:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_wasm_imports_its_memory_only_and_exports_the_public_api(build: Path, name: str) -> None:
+def test_wasm_imports_its_memory_and_a_store_and_exports_the_public_api(build: Path, name: str) -> None:
     wasmtime = pytest.importorskip("wasmtime", reason="the Python package wasmtime is not installed")
     module = wasmtime.Module.from_file(wasmtime.Engine(), str(build / "wasm" / name))
-    assert [(i.module, i.name) for i in module.imports] == [("env", "memory")]
+    assert {(i.module, i.name) for i in module.imports} == {("env", "memory"), ("env", "colibri_store")}
     exported = {e.name for e in module.exports}
     runner = {f"colibri_runner_{n}" for n in ("open", "turn", "exit_code", "output", "output_bytes",
-                                              "engine_fits")}
+                                              "engine_fits", "arrived")}
     assert exported == public_names() | public_names("targets/host/host.h") | runner | {
         "__heap_base", "__stack_pointer"}
 
@@ -255,7 +256,7 @@ def test_a_wheel_holds_what_its_tag_says(arch: str, tmp_path: Path) -> None:
         "baremetal_arm64/firmware.elf", "baremetal_arm64/firmware.bin",
         "linux_x86_64/runner", "linux_aarch64/runner", "linux_riscv64/runner", "include/colibri.h",
         "include/colibri_format.h", "include/runner.h", "include/layout.h", "include/crew.h",
-        "include/host.h"]
+        "include/host.h", "include/store.h"]
     assert {f"colibri/_data/{d}" for d in data} | {"colibri/demo/demo.colibri"} <= names
     assert runner.external_attr >> 16 & 0o111, "the runner must stay executable"
 

@@ -354,7 +354,7 @@ BAD_LIMITS = {                      # field: values that must be refused, the de
     "workers": ((0, 1025), "WORKERS"),
     "logit_rows": ((0, 9), "LOGIT_ROWS"),
     "rewind": ((49, 0xFFFFFFFF), "REWIND"),
-    "swaps": ((1,), "SWAPS"),
+    "swaps": ((65536, 0xFFFFFFFF), "SWAPS"),
     "kv_kind": ((3, 0xFFFFFFFF), "KV_KIND"),
     "flags": ((4, 0x80000000), "FLAGS"),
     "struct_bytes": ((0, 63, 65, 128), "STRUCT_BYTES"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +158,49 @@ def test_every_fetch_fails_once(mixed: Case, fault: str) -> None:
             assert raw.length() == first + len(part)
             out += [raw.logits(i) for i in range(len(part))]
         assert met.count(said) == 1 and not getattr(store, fault)
+        assert digest(np.stack(out)) == digest(mixed.right), number
+
+
+class Broken(Store):
+    """From the n-th fetch on, one place of the storage fails or is wrong until it is repaired."""
+
+    def __init__(self, image: bytes, number: int, fault: str) -> None:
+        super().__init__(image, lambda n: n % 3)
+        self.number, self.fault = number, fault
+        self.place: tuple[int, int, int, int] | None = None
+        self.broken = True
+
+    def fetch(self, user: object, request: Any) -> int:
+        """The hook."""
+        place = (request.offset, request.bytes, request.layer, request.expert)
+        if self.place is None and len(self.asked) == self.number:
+            self.place = place
+        if self.broken and place == self.place:
+            getattr(self, self.fault).add(len(self.asked))
+        return super().fetch(user, request)
+
+
+@pytest.mark.parametrize("fault", ("failing_fetch", "failing_arrival", "corrupt"))
+def test_every_fetch_fails_for_good_until_the_storage_is_repaired(mixed: Case, fault: str) -> None:
+    """The n-th fetch and every later one of the same expert, for every n: the same clear status as often as asked, no
+    row more; after the repair the run goes on where it was, with the bits of an undisturbed one."""
+    c = constants()
+    said = c.ERROR_CORRUPT if fault == "corrupt" else c.ERROR_FETCH
+    at_start, total = fetch_count(mixed, 2)
+    for number in range(at_start, total):
+        store = Broken(mixed.image, number, fault)
+        raw = mixed.streamed(store, 2)
+        out, met = [], 0
+        for first in range(0, TOKENS, BATCH):
+            part = mixed.tokens[first:first + BATCH]
+            assert raw.feed([(0, token) for token in part]) == c.OK
+            while (status := raw.advance()) != c.DONE:
+                assert status in (c.WAIT, said)
+                met += status == said
+                assert raw.length() == first or status != said
+                store.broken = met < 4
+            out += [raw.logits(i) for i in range(len(part))]
+        assert met == 4 and store.place is not None
         assert digest(np.stack(out)) == digest(mixed.right), number
 
 

@@ -243,6 +243,7 @@ def test_command_says_one_answer(case, capsys: pytest.CaptureFixture[str]) -> No
         "target",
         "variant",
         "runner",
+        "store",
         "threads",
         "digest",
         "tokens",

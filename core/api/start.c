@@ -125,6 +125,7 @@ static int32_t colibri_carve(const colibri_view *view, const colibri_limits *lim
         colibri_fill(colibri_pool_at(s, layout->slots), 0, layout->slot_count * sizeof(colibri_slot));
         colibri_fill(colibri_pool_at(s, layout->slot_of), 0, layout->expert_count * 4u);
     }
+    colibri_swaps_begin(s);
     colibri_text_begin(s);
     return COLIBRI_OK;
 }
@@ -159,7 +160,7 @@ static int32_t colibri_bring_tensor(colibri_session *s, const colibri_tensor *t,
         return COLIBRI_WAIT;
     }
     s->starting_asked = 0;
-    uint32_t crc = status < 0 ? 0u : colibri_crc32c(0, colibri_pool_at(s, at), t->bytes);
+    uint32_t crc = status < 0 ? 0u : colibri_crc(s->kernel, 0, colibri_pool_at(s, at), t->bytes);
     if (status < 0 || crc != t->crc) {
         return colibri_refuse(detail, status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT, COLIBRI_SECTION_TENSORS,
                               COLIBRI_FIELD_CRC, index, t->offset, t->crc, crc);

@@ -2,8 +2,8 @@
  * step.c: feed, advance, work. The tape's position (op, pass, unit) is session state; advance runs a bounded number of
  * units and returns. Only between ops, serially, does anything call the host.
  */
+#include "api/limits.h"
 #include "base/fpenv.h"
-#include "nn/session.h"
 
 static int32_t colibri_ready(const colibri_session *s)
 {
@@ -73,6 +73,7 @@ int32_t colibri_feed(colibri_session *s, const colibri_row *rows, uint32_t count
     if (status < 0) {
         return status;
     }
+    colibri_swaps_take(s);
     s->logit_count = wanting;
     s->row_count = count;
     s->op = 0;

@@ -251,7 +251,7 @@ static uint32_t colibri_quantized_tile_fault(uint32_t kind, const uint8_t *tile,
     return 0;
 }
 
-static uint32_t colibri_tile_fault(const colibri_tensor *t, const uint8_t *tile, uint32_t lanes)
+uint32_t colibri_tile_fault(const colibri_tensor *t, const uint8_t *tile, uint32_t lanes)
 {
     switch (t->kind) {
     case COLIBRI_KIND_F32:

@@ -153,6 +153,9 @@ int colibri_role_shape(const colibri_view *view, const colibri_description *laye
                        colibri_shape *shape);
 /* Whether numbers of a table of routes are whole, ascending and below `experts`. */
 int colibri_routes_are_experts(const float *number, uint32_t count, uint32_t experts);
+/* Does a tile of a matrix keep its contract (finite, padding zero, q8 never -128)? 0, or the colibri_field that does
+ * not. lanes: rows of the matrix it has. */
+uint32_t colibri_tile_fault(const colibri_tensor *t, const uint8_t *tile, uint32_t lanes);
 int32_t colibri_check_tensor(const colibri_view *view, uint32_t index, const colibri_shape *shape,
                              uint32_t section, colibri_detail *detail);
 

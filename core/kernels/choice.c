@@ -95,6 +95,15 @@ static __attribute__((noinline)) uint32_t colibri_probe_rows(uint32_t kernel)
     return different != 0u || group[0].start != group[1].start;
 }
 
+/* The check value of the CRC, continued, and at an odd address. */
+static uint32_t colibri_probe_sum(uint32_t kernel)
+{
+    static const uint8_t digits[20] = "0123456789123456789";
+    uint32_t before = 0x12345678u;
+    return colibri_crc(kernel, 0, digits + 1, 9) != 0xE3069283u ||
+           colibri_crc(kernel, before, digits, sizeof digits) != colibri_crc32c(before, digits, sizeof digits);
+}
+
 uint32_t colibri_kernel_probe(uint32_t kernel)
 {
     if (kernel == COLIBRI_KERNEL_PORTABLE) {
@@ -106,7 +115,10 @@ uint32_t colibri_kernel_probe(uint32_t kernel)
     if (colibri_probe_products(kernel, COLIBRI_KIND_Q8)) {
         return 12;
     }
-    return colibri_probe_rows(kernel) ? 13u : 0u;
+    if (colibri_probe_rows(kernel)) {
+        return 13;
+    }
+    return colibri_probe_sum(kernel) ? 14u : 0u;
 }
 
 /* --- the fastest --- */

@@ -130,6 +130,9 @@ void colibri_mix_latent(uint32_t kernel, const colibri_mixture *m);
 /* half[i] = x[i], nearest-even, saturating: NUMERICS section 6. */
 void colibri_store_halves(uint32_t kernel, uint16_t *half, const float *x, uint32_t n);
 
+/* colibri_crc32c, by an instruction where the level's processors have one (crc.c). */
+uint32_t colibri_crc(uint32_t kernel, uint32_t crc, const void *data, uint64_t bytes);
+
 /* The level a session uses: `kernel` itself, or for AUTO the best one this file's flags guarantee; 0 if it was not
  * compiled in. */
 uint32_t colibri_kernel_resolve(uint32_t kernel);

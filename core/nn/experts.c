@@ -169,7 +169,7 @@ static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
     int32_t result = COLIBRI_DONE;
     for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
         colibri_distinct *d = colibri_distinct_at(s, i);
-        if (d->slot != COLIBRI_NO) {
+        if (d->slot != COLIBRI_NO || colibri_override_run(s, layer, d->expert)) {
             continue;
         }
         uint32_t held = *colibri_slot_of(s, layer, d->expert);
@@ -182,7 +182,7 @@ static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
     for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
         colibri_distinct *d = colibri_distinct_at(s, i);
         int32_t status = COLIBRI_OK;
-        if (d->slot == COLIBRI_NO) {
+        if (d->slot == COLIBRI_NO && !colibri_override_run(s, layer, d->expert)) {
             status = colibri_slot_ask(s, layer_index, d->expert, &d->slot);
         }
         if (status < 0) {
@@ -249,6 +249,10 @@ int colibri_slots_busy(colibri_session *s)
 
 static const uint8_t *colibri_run_at(const colibri_session *s, const colibri_layer *layer, const colibri_distinct *d)
 {
+    const uint8_t *override = colibri_override_run(s, layer, d->expert);
+    if (override) {
+        return override;
+    }
     if (d->slot != COLIBRI_NO) {
         return colibri_pool_at(s, s->layout.slot_data + d->slot * s->layout.slot_bytes);
     }

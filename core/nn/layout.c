@@ -312,9 +312,14 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     layout->slot_count = streamed ? limits->slots : 0u;
     layout->slot_bytes = w.expert_run;
     colibri_arena_region(arena, COLIBRI_REGION_SLOTS);
+    layout->override_count = limits->swaps;
+    layout->staging = colibri_arena_take(arena, limits->swaps != 0u, sizeof(colibri_staging));
+    layout->overrides = colibri_arena_take(arena, limits->swaps, sizeof(colibri_override));
+    layout->override_of = colibri_arena_take(arena, limits->swaps ? layout->expert_count : 0u, 4);
     layout->slots = colibri_arena_take(arena, layout->slot_count, sizeof(colibri_slot));
     layout->slot_of = colibri_arena_take(arena, streamed ? layout->expert_count : 0u, 4);
     layout->slot_data = colibri_arena_take(arena, layout->slot_count, w.expert_run);
+    layout->override_data = colibri_arena_take(arena, limits->swaps, w.expert_run);
     colibri_arena_region(arena, COLIBRI_REGION_TEXT);
     layout->text_bytes = text_bytes;
     layout->text = colibri_arena_take(arena, 1, layout->text_bytes);

@@ -82,6 +82,34 @@ typedef struct colibri_slot {
 } colibri_slot;
 enum colibri_slot_state { COLIBRI_SLOT_EMPTY = 0, COLIBRI_SLOT_ASKED = 1, COLIBRI_SLOT_READY = 2 };
 
+/* A slot whose expert takes, or is about to take, the place of the file's. */
+typedef struct colibri_override {
+    uint32_t layer;
+    uint32_t expert;
+    uint32_t state;
+    uint32_t crc;
+    uint8_t digest[16];
+} colibri_override;
+enum colibri_override_state {
+    COLIBRI_OVERRIDE_FREE = 0,
+    COLIBRI_OVERRIDE_STAGING = 1,               /* bytes are on their way, or not yet checked */
+    COLIBRI_OVERRIDE_STAGED = 2,                /* takes its place when the tape is at its start */
+    COLIBRI_OVERRIDE_ACTIVE = 3,
+    COLIBRI_OVERRIDE_LEAVING = 4                /* active until the tape is at its start */
+};
+
+/* The one replacement that is being brought in. */
+typedef struct colibri_staging {
+    COLIBRI_POINTER(const void *, run);
+    uint64_t copied;                            /* bytes */
+    uint64_t tile;                              /* tiles of gate, up and down that were looked at */
+    uint32_t override;                          /* COLIBRI_NO: none */
+    uint32_t crc;
+    uint32_t changes;                           /* overrides that are STAGED or LEAVING */
+    uint32_t reserved;
+    colibri_sha256 sha;
+} colibri_staging;
+
 /* Offsets of everything carved; made by colibri_layout_make for plan and start alike. */
 typedef struct colibri_layout {
     uint64_t pool_bytes;
@@ -100,11 +128,13 @@ typedef struct colibri_layout {
     uint64_t logits, logit_stride;
     uint64_t resident;
     uint64_t slots, slot_of, slot_data, slot_bytes;
+    uint64_t staging, overrides, override_of, override_data;    /* override_of: by expert, 0 or 1 + its override */
     uint64_t text, text_bytes;
     uint64_t kv_bytes_per_token, largest_unit_macs, resident_bytes, expert_bytes, expert_count;
     uint64_t unit_macs_reserved;
     uint32_t ops, max_top_k, max_experts, quantize_norm, quantize_attended, score_lanes, score_rows, head_dim,
         slot_count, quantize_latent, quantize_heads, head_rows;
+    uint32_t override_count;
     uint32_t router_stride;                     /* floats of a row of router_logits; a second half where some layer
                                                    chooses by other numbers than scores */
 } colibri_layout;
@@ -218,6 +248,16 @@ static inline colibri_activation colibri_buffer_row(const colibri_session *s, co
     a.x = (const float *)(const void *)base;
     a.groups = (const colibri_group *)(const void *)(base + b->groups_at);
     return a;
+}
+
+/* The run that takes the place of an expert's, null where the file's own is used. */
+static inline const uint8_t *colibri_override_run(const colibri_session *s, const colibri_layer *layer, uint32_t expert)
+{
+    if (!s->layout.override_count) {
+        return 0;
+    }
+    uint32_t held = colibri_pool_words(s, s->layout.override_of)[layer->d.first_expert + expert];
+    return held ? colibri_pool_at(s, s->layout.override_data + (held - 1u) * s->layout.slot_bytes) : 0;
 }
 
 /* --- strips: what a unit of a matrix op computes, 32 output rows --- */

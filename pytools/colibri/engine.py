@@ -24,6 +24,8 @@ import numpy as np
 from . import kernels, library
 from .errors import ColibriError, Detail, DoesNotFit, InputError, InternalError, UsageError, detail_sentence
 from .limits import KV_KINDS, UNLIMITED, Info, Limits, Plan, Region, Sampling, Stats, new
+from .store import FileStore, Storage
+from .swap import Swaps
 
 __all__ = [
     "KV_KINDS",
@@ -67,10 +69,12 @@ def exit_code_of(status: str) -> int:
 class Model:
     """A blob, mapped and bound in place."""
 
-    def __init__(self, path: Path, content: Any, file_bytes: int | None = None) -> None:
+    def __init__(
+        self, path: Path, content: Any, file_bytes: int | None = None, from_file: bool = False
+    ) -> None:
         """content: the file's bytes at a multiple of 64, or only its header and tables (then give
-        file_bytes)."""
-        self.path = path
+        file_bytes); from_file: the file lies at path, and can be read again."""
+        self.path, self.from_file = path, from_file
         self._content = library.ffi().from_buffer(content)
         addressable = len(self._content)
         self.bytes = addressable if file_bytes is None else file_bytes
@@ -94,7 +98,7 @@ class Model:
             raise InputError(
                 f"{place}: cannot be read ({error.strerror}); give the path of a .colibri file"
             ) from None
-        return cls(place, mapping)
+        return cls(place, mapping, from_file=True)
 
     @property
     def address(self) -> Any:
@@ -173,42 +177,54 @@ class Session:
     session."""
 
     def __init__(
-        self, model: Model, limits: Limits | None = None, *, pool: Any = None, clock: Any = None
+        self,
+        model: Model,
+        limits: Limits | None = None,
+        *,
+        pool: Any = None,
+        clock: Any = None,
+        storage: Storage | None = None,
     ) -> None:
-        """clock: a C function (colibri_clock_hook) that colibri_profile measures with."""
+        """clock: a C function (colibri_clock_hook) that colibri_profile measures with; storage: how a file is read
+        where limits say that bytes are brought in."""
         self.model, self.clock = model, clock
         self.limits = limits or Limits()
         self.plan = model.plan(self.limits)
         self.vocab = model.info().vocab
-        self.pool = pool if pool is not None else new_pool(self.plan.pool_bytes)
+        self.pool = pool if pool is not None else pool_of(self.plan)
         self._view = library.ffi().from_buffer(self.pool)
         self._lib = library.load()
         self._crew: Crew | None = None
         self._driver: ThreadPoolExecutor | None = None  # runs the core's calls where hooks are Python's
         self._alive: list[Any] = []  # callbacks the core may call
-        self._start()
+        self.store: FileStore | None = None
+        self._start(storage or Storage())
+        self.swaps = Swaps(self)
 
-    def _start(self) -> None:
+    def _start(self, storage: Storage) -> None:
         """colibri_start until it is ready."""
         ffi, c = library.ffi(), library.constants()
         out, detail = ffi.new("colibri_session **"), ffi.new("colibri_detail *")
         limits = self.limits.c()
         limits.kernel = kernels.chosen(self.limits.kernel)
         self.kernel = kernels.name_of(limits.kernel)
-        hooks = self._hooks()
+        hooks = self._hooks(storage)
         while True:
             status = self._run(
                 self._lib.colibri_start, self.model.c, limits, hooks, self._view, len(self._view), out, detail
             )
             if status < 0:
+                sentence = self._lost(status) or refusal(f"{self.model.path}: session", detail)
                 self._let_go()
-                raise CoreError("colibri_start", status, refusal(f"{self.model.path}: session", detail))
-            if status not in (c.AGAIN, c.WAIT):
+                raise CoreError("colibri_start", status, sentence)
+            if status == c.WAIT and self.store:
+                self.store.wait()
+            elif status not in (c.AGAIN, c.WAIT):
                 break
         self.c = out[0]
 
-    def _hooks(self) -> Any:
-        """Hooks for what the limits ask for: workers as threads, bytes by copying from the mapped file."""
+    def _hooks(self, storage: Storage) -> Any:
+        """Hooks for what the limits ask for: workers as threads, bytes from the file, or copied if there is none."""
         hooks = new("colibri_hooks")
         if self.clock is not None:
             hooks.clock = self.clock
@@ -216,7 +232,13 @@ class Session:
             self._crew = Crew(self.limits.workers)
             weakref.finalize(self, self._crew.end)  # of a session that nobody closes
             hooks.parallel, hooks.user = self._crew.hook, self._crew.c
-        if self.limits.resident_copy or self.limits.stream_experts:
+        if not (self.limits.resident_copy or self.limits.stream_experts):
+            return hooks
+        if self.model.from_file:
+            self.store = FileStore(self.model.path, storage, self._crew.c if self._crew else None)
+            weakref.finalize(self, self.store.close)
+            self.store.hook(hooks)
+        else:
             callbacks = fetch_hooks(self.model.address, self.model.bytes)
             hooks.fetch, hooks.fetched = callbacks
             self._alive += callbacks
@@ -237,7 +259,14 @@ class Session:
             self._driver.shutdown()
         if self._crew:
             self._crew.end()
+        if self.store:
+            self.store.close()
         self._driver = None
+
+    def _lost(self, status: int) -> str:
+        """What a store says of a fetch that failed or brought wrong bytes; empty for other statuses."""
+        c = library.constants()
+        return self.store.lost() if self.store and status in (c.ERROR_FETCH, c.ERROR_CORRUPT) else ""
 
     def __enter__(self) -> Session:
         return self
@@ -250,14 +279,15 @@ class Session:
     def close(self) -> None:
         """Stop, and let go of the threads."""
         while self._call("colibri_stop", self.c) == library.constants().WAIT:
-            pass
+            if self.store:
+                self.store.wait()
         self._let_go()
 
     def _call(self, name: str, *arguments: Any) -> int:
         """A core call whose negative status becomes an exception."""
         status = self._run(getattr(self._lib, name), *arguments)
         if status < 0:
-            raise CoreError(name, status)
+            raise CoreError(name, status, self._lost(status))
         return status
 
     # ---- rows ----
@@ -282,11 +312,12 @@ class Session:
         self._call("colibri_feed", self.c, made, len(rows))
 
     def advance(self, budget: int = UNLIMITED) -> bool:
-        """One bounded piece of work; True when the rows are done."""
-        return self._call("colibri_advance", self.c, budget) in (
-            library.constants().DONE,
-            library.constants().OK,
-        )
+        """One bounded piece of work; True when the rows are done. Where it waits for bytes it sleeps until some have
+        come. A fetch that failed is an error after which the same call goes on."""
+        status, c = self._call("colibri_advance", self.c, budget), library.constants()
+        if status == c.WAIT and self.store:
+            self.store.wait()
+        return status in (c.DONE, c.OK)
 
     def finish(self, budget: int = UNLIMITED) -> None:
         """Advance until the rows are done."""
@@ -443,6 +474,13 @@ def huge_pages(mapping: mmap.mmap) -> None:
     file, nothing happens."""
     with contextlib.suppress(OSError):
         mapping.madvise(mmap.MADV_HUGEPAGE)
+
+
+def pool_of(plan: Plan) -> Any:
+    """Memory for a session. Slots begin at a page, as direct reads want it."""
+    slots = next(region for region in plan.regions if region.name == "slots")
+    shift = -(slots.offset + slots.bytes) % mmap.PAGESIZE if plan.slots else 0
+    return memoryview(new_pool(shift + plan.pool_bytes))[shift:] if shift else new_pool(plan.pool_bytes)
 
 
 def new_pool(size: int) -> mmap.mmap:

@@ -15,8 +15,9 @@ from typing import Any
 import cffi
 
 from . import kernels, library
-from .engine import UNLIMITED, CoreError, Limits, Plan, Sampling, exit_code_of
+from .engine import UNLIMITED, CoreError, Info, Limits, Plan, Sampling, exit_code_of
 from .errors import ColibriError, Detail, InternalError, MissingTool, detail_sentence
+from .store import NOWHERE, Storage
 
 
 @cache
@@ -72,11 +73,16 @@ class Job:
     hostile_float: bool = False
     plan_check: bool = False
     reset: bool = False
+    swap: bool = False  # experts are replaced by copies of themselves all the time
     store: str = "ADDRESSABLE"
     store_delay: int = 0
+    store_faults: int = 0  # n: every n-th fetch goes wrong once
+    storage: Storage | None = None  # how the store PORT reads
     workers: int = 0  # 0: the limits'
     kernel: str = ""  # empty: the limits'
     odd_ranges: bool = False  # several workers without threads
+    board_store: str = "ram"  # where a board has the model: ram, flash, block
+    board_mmu_off: bool = False
     board_fault: bool = False
 
     def planned(self) -> Limits:
@@ -85,6 +91,7 @@ class Job:
             self.limits,
             sequences=max(self.limits.sequences, 1 + self.two_sequences),
             workers=self.workers or self.limits.workers,
+            swaps=max(self.limits.swaps, 2 * self.swap),
             kernel=self.kernel or self.limits.kernel,
         )
 
@@ -102,7 +109,10 @@ class Job:
             | c.ENCODE_ONLY * self.encode_only
             | c.RESET * self.reset
             | c.ODD_RANGES * self.odd_ranges
+            | c.SWAP * self.swap
             | c.BOARD_FAULT * self.board_fault
+            | c.BOARD_MMU_OFF * self.board_mmu_off
+            | c.BOARD_FLASH * (self.board_store == "flash")
         )
 
     def region_bytes(self, plan: Plan) -> int:
@@ -113,7 +123,27 @@ class Job:
         work = c.WORK_BYTES + lanes * 4 * self.limits.context + sessions * 16 * self.limits.batch
         return sessions * (plan.pool_bytes + 2 * c.RED_ZONE + 256) + work
 
-    def pack(self, blob_bytes: int, plan: Plan) -> bytes:
+    def place(self) -> str:
+        """Where the bytes are, in a word."""
+        if self.store == "PORT":
+            return (self.storage or Storage()).kind
+        return "mapped" if self.store == "ADDRESSABLE" else self.store.lower()
+
+    def head_bytes(self, info: Info) -> int:
+        """How much of the blob's beginning is enough: a store brings the rest, all but what texts need. 0: all."""
+        streamed = self.limits.resident_copy and (self.limits.stream_experts or not info.expert_count)
+        return info.tables_bytes if self.store == "PORT" and streamed and not self.limits.text_bytes else 0
+
+    def port_store(self) -> dict[str, int]:
+        """What the Linux port's store is told."""
+        options = (self.storage or Storage()).c()
+        return {
+            "store_kind": options.kind,
+            "store_flags": options.flags,
+            "store_bytes_per_second": options.bytes_per_second,
+        }
+
+    def pack(self, blob_bytes: int, plan: Plan, head_bytes: int = 0) -> bytes:
         """The structure and its arrays, as the runner reads them."""
         ffi, c, s = header(), constants(), self.sampling
         companion = list(self.companion) if self.two_sequences or self.two_sessions else []
@@ -135,6 +165,9 @@ class Job:
                 "fill_word": self.fill or 0,
                 "store": getattr(c, f"STORE_{self.store}"),
                 "store_delay": self.store_delay,
+                "store_faults": self.store_faults,
+                "head_bytes": head_bytes,
+                **self.port_store(),
                 "text_flags": library.constants().TEXT_SPECIAL * self.special
                 + library.constants().TEXT_BOS * self.bos,
                 "generate": self.generate,
@@ -184,6 +217,12 @@ class JobResult:
     stack_bytes: int = 0
     checks: dict[str, str] = field(default_factory=dict)  # name -> "ok" or "expected X, found Y"
     routes: list[dict[str, Any]] = field(default_factory=list)
+    swaps: int = 0  # experts exchanged
+    swap_longest: int = 0  # microseconds of the exchange that took longest
+    store: str = ""  # where the blob's bytes were
+    disk: dict[str, int] = field(default_factory=dict)  # what a board's disk did
+    recovered: int = 0  # fetches that went wrong and were asked for again
+    lost: tuple[int, int, int] | None = None  # layer, expert and offset of a fetch that was not got over
     error: ColibriError | None = None
     code: int | None = None
 
@@ -204,6 +243,7 @@ class JobResult:
             "target": self.target,
             "variant": self.variant,
             "runner": self.runner,
+            "store": self.store,
             "threads": self.threads,
             "digest": self.digest,
             "tokens": self.tokens.get(0, []),
@@ -215,18 +255,30 @@ class JobResult:
 class JobRefused(ColibriError):
     """The core refused a call on a target."""
 
-    def __init__(self, target: str, call: str, status: int, detail: Detail) -> None:
+    def __init__(
+        self, target: str, call: str, status: int, detail: Detail, lost: tuple[int, int, int] | None = None
+    ) -> None:
+        """lost: layer, expert and offset of a fetch."""
         name = library.status_name(status).removeprefix("ERROR_")
         self.call, self.status, self.detail = call, name, detail
         if call == "kernel":
             asked, offered = kernels.name_of(detail.found), ", ".join(kernels.in_mask(detail.expected))
             super().__init__(f"target {target}: kernel {asked} cannot run there; it offers {offered}")
             self.exit_code = MissingTool.exit_code
+        elif lost and name in ("FETCH", "CORRUPT"):
+            what = "resident weights" if lost[0] == NOWHERE else f"expert {lost[1]} of layer {lost[0]}"
+            why = "could not be read" if name == "FETCH" else "do not have their checksum, and none was used"
+            super().__init__(
+                f"target {target}: {what}: the bytes from {lost[2]} on {why}; repair the file "
+                "(`colibri check` lists all that is wrong) or get it again"
+            )
+            self.exit_code = exit_code_of(name)
         else:
             super().__init__(detail_sentence(f"target {target}: {call} answered {name}", detail))
             self.exit_code = exit_code_of(name)
 
 
+DISK_NAMES = ("virtio", "reads", "bytes", "retries", "passed", "most_in_flight")
 STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched")
 
 
@@ -284,8 +336,16 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.stack_bytes = int(rest[0])
         case "finish":
             result.finish[int(rest[0])] = rest[1]
+        case "disk":
+            result.disk = dict(zip(DISK_NAMES, map(int, rest), strict=True))
+        case "swap":
+            result.swaps, result.swap_longest = int(rest[0]), int(rest[1])
+        case "faults":
+            result.recovered = int(rest[0])
+        case "lost":
+            result.lost = (int(rest[0]), int(rest[1]), int(rest[2]))
         case "error":
-            result.error = parse_error(result.target, rest)
+            result.error = parse_error(result, rest)
         case "done":
             result.code = int(rest[0])
     return b""
@@ -305,13 +365,13 @@ def parse_route(words: list[str]) -> dict[str, Any]:
     }
 
 
-def parse_error(target: str, words: list[str]) -> ColibriError:
+def parse_error(result: JobResult, words: list[str]) -> ColibriError:
     """CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND"""
     status, section, field_number, index, offset, expected, found = map(int, words[1:])
     c_detail = library.ffi().new(
         "colibri_detail *", [status, section, field_number, index, offset, expected, found]
     )
-    return JobRefused(target, words[0], status, library.detail_of(c_detail))
+    return JobRefused(result.target, words[0], status, library.detail_of(c_detail), result.lost)
 
 
 __all__ = ["CoreError", "Job", "JobRefused", "JobResult", "parse_report"]

@@ -1,7 +1,8 @@
 """The C core as Python sees it: its headers read by cffi, and the shared library.
 
 No layout, enum value or version is typed a second time in Python: everything is taken from core/colibri.h,
-core/blob/colibri_format.h, targets/workers/crew.h and targets/host/host.h (shipped as _data/include).
+core/blob/colibri_format.h, targets/workers/crew.h, targets/host/host.h and targets/linux/store.h (shipped as
+_data/include).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import cffi
 
 from .errors import BlobError, Detail, MissingTool
 
-HEADERS = ("colibri.h", "colibri_format.h", "crew.h", "host.h")
+HEADERS = ("colibri.h", "colibri_format.h", "crew.h", "host.h", "store.h")
 _PACKAGE = Path(__file__).resolve().parent
 
 

@@ -59,6 +59,7 @@ class Limits:
     logit_rows: int = 1
     text_bytes: int = 0
     rewind: int = 0
+    swaps: int = 0  # slots for experts of other files
     kv: str = "f16"
     kernel: str = kernels.AUTO  # enters neither the plan nor an answer
     resident_copy: bool = False
@@ -72,7 +73,7 @@ class Limits:
 
     def numbers(self) -> dict[str, int]:
         """The structure's fields by name, as numbers; what is chosen where it runs is 0: the kernel by default."""
-        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind")
+        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind", "swaps")
         values = {name: getattr(self, name) for name in names}
         constants = library.constants()
         values["kernel"] = kernels.number_of(self.kernel)

@@ -60,7 +60,9 @@ def run_checked(job: Job, model: Model, result: JobResult) -> None:
     if job.plan_check:
         plan_check(job, model, result)
     with contextlib.ExitStack() as stack:
-        sessions = [stack.enter_context(Session(model, job.planned(), pool=pool.view)) for pool in pools]
+        sessions = [
+            stack.enter_context(Session(model, job.planned(), pool=pool.view, storage=job.storage)) for pool in pools
+        ]
         result.kernel = sessions[0].kernel
         result.prompt = list(job.prompt) or encode(
             sessions[0], job.text, special=job.special, bos=job.bos, budget=job.budget

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .blobfile import aligned_bytes
+from .blobfile import BlobFile, aligned_bytes
 from .blobwriter import blank_tables
 from .config_file import Config
 from .convert import ConvertOptions
@@ -18,7 +18,7 @@ from .description import EVERY_LAYER
 from .engine import Info, Limits, Model, Plan
 from .errors import ConvertError
 from .families import describe
-from .format import Kinds, Layout, packed_bytes
+from .format import Kinds, Layout, Tensor, packed_bytes
 
 # Fields that change how a model computes but not one byte of it; left out where only they are in the way.
 WITHOUT_BYTES = frozenset(
@@ -80,31 +80,66 @@ class Sized:
     @property
     def cold_bytes(self) -> int:
         """What one token reads if none of its experts is in memory."""
-        return sum(layer.top_k * layer.run_bytes for layer in self.moe)
+        return cold_bytes(self.moe)
 
     def uniform_bytes(self, slots: int) -> float:
-        """What one token reads on average if all experts of a layer are equally likely and `slots` are kept.
-
-        The last experts used are kept: with fewer slots than one token has experts, none is there when its layer
-        comes again.
-        """
-        if slots < min(self.chosen, self.experts):
-            return float(self.cold_bytes)
-        return self.cold_bytes * (1 - min(slots, self.experts) / self.experts) if self.experts else 0.0
+        """What one token reads on average if all experts of a layer are equally likely and `slots` are kept."""
+        return uniform_bytes(self.moe, slots)
 
     def streamed(self, limits: Limits, slots: int) -> Plan:
         """A plan that needs nothing but its pool: resident weights copied, experts in slots."""
-        return self.plan(replace(limits, slots=slots, stream_experts=slots > 0, resident_copy=True))
+        return self.plan(streamed(limits, slots))
 
     def fitting(self, limits: Limits, memory: int) -> Plan:
         """The plan with the most slots in `memory` bytes; the smallest one if none fits."""
-        low, high = min(1, self.experts), self.experts
-        best = self.streamed(limits, low)
-        while low < high:
-            middle = (low + high + 1) // 2
-            plan = self.streamed(limits, middle)
-            low, high, best = (middle, high, plan) if plan.pool_bytes <= memory else (low, middle - 1, best)
-        return best
+        return fitting(self.plan, limits, self.experts, memory)
+
+
+def expert_layers(blob: BlobFile) -> list[ExpertLayer]:
+    """The routed experts of a blob that is here, layer by layer."""
+    runs: dict[int, list[Tensor]] = {}
+    layers = blob.model().layers
+    for tensor in blob.tensors:
+        if tensor.role.startswith("EXPERT_"):
+            runs.setdefault(tensor.layer, []).append(tensor)
+    return [
+        ExpertLayer(parts[0].count, int(layers[layer].need("top_k")), parts[0].stride,
+                    sum(tensor.rows * tensor.columns for tensor in parts))
+        for layer, parts in sorted(runs.items())
+    ]  # fmt: skip
+
+
+def cold_bytes(layers: list[ExpertLayer]) -> int:
+    """What one token reads if none of its experts is in memory."""
+    return sum(layer.top_k * layer.run_bytes for layer in layers)
+
+
+def uniform_bytes(layers: list[ExpertLayer], slots: int) -> float:
+    """What one token reads on average if all experts of a layer are equally likely and `slots` are kept.
+
+    The last experts used are kept: with fewer slots than one token has experts, none is there when its layer comes
+    again.
+    """
+    experts, chosen = sum(layer.experts for layer in layers), sum(layer.top_k for layer in layers)
+    if slots < min(chosen, experts):
+        return float(cold_bytes(layers))
+    return cold_bytes(layers) * (1 - min(slots, experts) / experts) if experts else 0.0
+
+
+def streamed(limits: Limits, slots: int) -> Limits:
+    """Limits of a session that needs nothing but its pool: resident weights copied, experts in slots."""
+    return replace(limits, slots=slots, stream_experts=slots > 0, resident_copy=True)
+
+
+def fitting(plan_of: Callable[[Limits], Plan], limits: Limits, experts: int, memory: int) -> Plan:
+    """The core's plan with the most slots in `memory` bytes; the smallest one if none fits."""
+    low, high = min(1, experts), experts
+    best = plan_of(streamed(limits, low))
+    while low < high:
+        middle = (low + high + 1) // 2
+        plan = plan_of(streamed(limits, middle))
+        low, high, best = (middle, high, plan) if plan.pool_bytes <= memory else (low, middle - 1, best)
+    return best
 
 
 def sized(document: dict[str, Any], subject: Path, weights: str) -> Sized:

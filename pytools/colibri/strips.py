@@ -99,6 +99,11 @@ def strips_of(layout: Layout) -> list[Strip]:
     return [Strip(number, *row) for number, row in enumerate(rows)]
 
 
+def strips_of_tensor(tensor: Tensor) -> list[Strip]:
+    """The strips of one matrix or vector that is no expert."""
+    return [Strip(number, *row) for number, row in enumerate(_of_matrix(tensor, 0, tensor.offset))]
+
+
 def share_of(strips: Sequence[Strip], share: int, shares: int) -> list[Strip]:
     """The strips of one of several shares of about equal effort; a share is one range of the file."""
     total, before, out = sum(strip.effort for strip in strips), 0, []

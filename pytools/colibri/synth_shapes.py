@@ -90,7 +90,38 @@ SMOLLM2 = Spec(
     theta=100000,
     trained_context=8192,
 )
+GLM_5_2 = Spec(
+    vocab=154880,
+    hidden=6144,
+    layers=78,
+    heads=64,
+    head_dim=256,  # 192 and 64 that are rotated
+    latent=512,
+    q_latent=2048,
+    rope_dim=64,
+    v_dim=256,
+    latent_eps=1e-6,
+    interleaved=True,
+    index_heads=32,
+    index_dim=128,
+    index_top_k=2048,
+    index_layers=(0, 1, *range(2, 78, 4)),
+    index_interleaved=True,
+    ff=12288,
+    dense_layers=(0, 1, 2),
+    experts=256,
+    top_k=8,
+    expert_ff=2048,
+    shared_ff=2048,
+    score="sigmoid",
+    router_bias="score",
+    router_scale=2.5,
+    router_eps=1e-20,
+    theta=8000000,
+    trained_context=1048576,
+)
 SHAPES = {
+    "glm-5.2": GLM_5_2,  # GLM-5.2 without its draft layer: for --sparse, 419 GB otherwise
     "granite-1b": GRANITE_1B,  # Granite-3.0-1B-A400M
     "olmoe": OLMOE,  # OLMoE-1B-7B-0924
     "qwen3-30b": QWEN3_30B,  # Qwen3-30B-A3B

@@ -5,9 +5,7 @@ Owns how each target is started, its time limit, and the one line that says how 
 
 from __future__ import annotations
 
-import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -18,11 +16,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from . import kernels, library
+from . import board, kernels, library
 from .engine import Model
-from .errors import DoesNotFit, InternalError, MissingTool, UsageError
+from .errors import DoesNotFit, InputError, InternalError, MissingTool, UsageError
 from .jobs import Job, JobRefused, JobResult, parse_report
 
+BOARD = "baremetal"  # the target that has a board
 TIME_LIMIT = 300.0  # seconds of one run, for every target
 Runner = Callable[["Target", Job, Model, float], JobResult]
 
@@ -51,6 +50,7 @@ class Target:
         result = self.start(self, job, model, limit)
         result.seconds = time.perf_counter() - begun
         result.target, result.runner = self.name, self.runner
+        result.store = result.store or job.place()
         result.variant = f"{self.arch}/{result.kernel}" if result.kernel else self.arch
         return result
 
@@ -101,7 +101,7 @@ def run_local(target: Target, job: Job, model: Model, limit: float) -> JobResult
 def write_job(folder: str, job: Job, model: Model) -> Path:
     """The job as a file."""
     path = Path(folder) / "job"
-    path.write_bytes(job.pack(model.bytes, model.plan(job.planned())))
+    path.write_bytes(job.pack(model.bytes, model.plan(job.planned()), job.head_bytes(model.info())))
     return path
 
 
@@ -131,7 +131,7 @@ def run_program(name: str, command: list[str], limit: float) -> JobResult:
             if done.returncode >= 0
             else f"was killed by {-done.returncode}"
         )
-        kind = {71: DoesNotFit, 72: MissingTool}.get(done.returncode, InternalError)
+        kind = {66: InputError, 71: DoesNotFit, 72: MissingTool}.get(done.returncode, InternalError)
         result.error = kind(
             f"target {name}: {Path(command[0]).name} {what}: {said[-400:] or 'it said nothing'}"
         )
@@ -229,23 +229,13 @@ def run_wasm(target: Target, job: Job, model: Model, limit: float) -> JobResult:
     """A WebAssembly module in wasmtime, in this process."""
     from .wasm import run_job
 
-    packed = job.pack(model.bytes, model.plan(job.planned()))
-    report = run_job(artefact("wasm", ""), job.planned().kernel, packed, model, limit)
+    head = job.head_bytes(model.info())
+    packed = job.pack(model.bytes, model.plan(job.planned()), head)
+    report = run_job(artefact("wasm", ""), job.planned().kernel, packed, model, limit, head)
     return parse_report(target.name, report)
 
 
 # ---- bare metal ----
-
-
-@cache
-def board() -> dict[str, int]:
-    """The #define numbers of layout.h."""
-    root = library.repository()
-    path = root / "targets" / "baremetal_arm64" / "layout.h" if root else artefact("include", "layout.h")
-    text = path.read_text(encoding="utf-8")
-    return {
-        name: int(number, 0) for name, number in re.findall(r"#define BOARD_(\w+) (0x[0-9A-Fa-f]+|\d+)", text)
-    }
 
 
 def how_board() -> str:
@@ -258,19 +248,10 @@ def how_board() -> str:
 def run_board(
     target: Target, job: Job, model: Model, limit: float, options: tuple[str, ...] = ()
 ) -> JobResult:
-    """The firmware on QEMU's virt board: job and blob are placed in RAM by loader devices. options: more of QEMU's."""
-    place = board()
-    step = place["REGION_ALIGN"]
-    region = place["BLOB"] + -(-model.bytes // step) * step
-    end = region + job.region_bytes(model.plan(job.planned()))
-    if end > place["GIB_MAX"] << 30:
-        raise DoesNotFit(
-            f"{model.path}: blob and pool need {end - place['RAM']} bytes of board memory, "
-            f"the firmware maps up to {place['GIB_MAX']} GiB; plan less or use another target"
-        )
-    mebibytes = -(-(end - place["RAM"]) // (1 << 20)) + 1
+    """The firmware on QEMU's virt board, with the model where the job says. options: more of QEMU's."""
+    job = board.suited(job)
+    mebibytes = -(-board.memory(job, model) // (1 << 20)) + 1
     with tempfile.TemporaryDirectory(prefix="colibri-") as folder:
-        path = write_job(folder, job, model)
         command = [
             str(program("qemu-system-aarch64")),
             "-M",
@@ -280,7 +261,7 @@ def run_board(
             "-m",
             f"{mebibytes}M",
             "-smp",
-            str(min(job.planned().workers, place["CORES"])),
+            str(min(job.planned().workers, board.layout()["CORES"])),
             *options,
             "-nodefaults",
             "-display",
@@ -292,17 +273,11 @@ def run_board(
             "enable=on,target=native",
             "-kernel",
             str(artefact("baremetal_arm64", "firmware.elf")),
-            "-device",
-            f"loader,file={escape(path)},addr={place['JOB']:#x},force-raw=on",
-            "-device",
-            f"loader,file={escape(model.path)},addr={place['BLOB']:#x},force-raw=on",
+            *board.options(job, model, Path(folder)),
         ]
-        return run_program(target.name, command, limit)
-
-
-def escape(path: Path) -> str:
-    """A path inside a QEMU option, where commas are doubled."""
-    return os.path.abspath(path).replace(",", ",,")
+        result = run_program(target.name, command, limit)
+        result.store = job.board_store
+        return result
 
 
 # ---- the list ----
@@ -337,7 +312,7 @@ def all_targets() -> tuple[Target, ...]:
     found.append(Target("wasm", "wasm32", "wasmtime", "wasm", run_wasm, how_wasm))
     found.append(Target("node", "wasm32", "node", "wasm", run_node, how_node))
     found.append(
-        Target("baremetal", "aarch64", "qemu-system", "baremetal_arm64", run_board, how_board)
+        Target(BOARD, "aarch64", "qemu-system", "baremetal_arm64", run_board, how_board)
     )
     return tuple(found)
 

@@ -1,13 +1,16 @@
 """Runs a job inside a Colibri module with wasmtime, in this process.
 
-A module imports nothing but its memory; job, blob and the job's region are laid out behind `__heap_base`. An engine
-takes a module as a whole or not at all, so there is one for each kernel level; which one runs is decided here.
+A module imports its memory and a store; job, blob (or only its tables, where the store brings the rest) and the job's
+region are laid out behind `__heap_base`. An engine takes a module as a whole or not at all, so there is one for each
+kernel level; which one runs is decided here.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -71,25 +74,66 @@ def round64(value: int) -> int:
     return (value + 63) & ~63
 
 
-def instance(engine: Any, module: Any, pages: int) -> tuple[Any, Any, Any]:
+Fetch = Callable[[int, int, int, int], int]  # offset, bytes, to, ticket -> status
+
+
+def no_store(offset: int, size: int, to: int, ticket: int) -> int:
+    """The import of a job whose blob is in memory."""
+    return int(library.constants().ERROR_FETCH)
+
+
+def instance(engine: Any, module: Any, pages: int, fetch: Fetch = no_store) -> tuple[Any, Any, Any]:
     """Store, memory and exports."""
     import wasmtime
 
     store = wasmtime.Store(engine)
     store.set_epoch_deadline(1)
     memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(pages, None)))
-    return store, memory, wasmtime.Instance(store, module, [memory]).exports(store)
+    i32, i64 = wasmtime.ValType.i32, wasmtime.ValType.i64
+    bring = wasmtime.Func(store, wasmtime.FuncType([i64(), i32(), i32(), i32()], [i32()]), fetch)
+    given = {"memory": memory, "colibri_store": bring}
+    imports = [given[wanted.name] for wanted in module.imports]
+    return store, memory, wasmtime.Instance(store, module, imports).exports(store)
 
 
-def run_job(folder: Path, kernel: str, job: bytes, model: Model, limit: float) -> str:
-    """Execute a packed job in the module of a kernel level; returns its report."""
+class FileReader:
+    """The import: reads the file straight into the module's memory; the bytes are there when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.room = memoryview(b"")
+
+    def fetch(self, offset: int, size: int, to: int, ticket: int) -> int:
+        """offset is a signed 64-bit number, the others are signed 32-bit ones."""
+        c, at = library.constants(), to & 0xFFFFFFFF
+        view = self.room[at : at + size]
+        try:
+            while view:
+                done = os.preadv(self.file, [view], offset)
+                if not done:
+                    return int(c.ERROR_FETCH)
+                view, offset = view[done:], offset + done
+        except OSError:
+            return int(c.ERROR_FETCH)
+        return int(c.DONE)
+
+    def close(self) -> None:
+        """The file, and the view of a memory that ends with its store."""
+        self.room = memoryview(b"")
+        os.close(self.file)
+
+
+def run_job(folder: Path, kernel: str, job: bytes, model: Model, limit: float, head_bytes: int = 0) -> str:
+    """Execute a packed job in the module of a kernel level; returns its report. head_bytes: so many of the blob are in
+    the module's memory, a store brings the others; 0: all are."""
     import wasmtime
 
     engine, module = choose(folder, kernel)
     store, memory, exports = instance(engine, module, 64)
     job_at = round64(exports["__heap_base"].value(store))
     blob_at = round64(job_at + len(job))
-    region_at = round64(blob_at + model.bytes)
+    blob_bytes = head_bytes or model.bytes
+    region_at = round64(blob_at + blob_bytes)
     region_bytes = int.from_bytes(job[24:32], "little")
     pages = -(-(region_at + region_bytes) // PAGE)
     if pages > MOST_PAGES:
@@ -97,10 +141,13 @@ def run_job(folder: Path, kernel: str, job: bytes, model: Model, limit: float) -
             f"{model.path}: blob and pool need {pages * PAGE} bytes, a 32-bit WebAssembly memory has "
             f"{MOST_PAGES * PAGE}; plan a shorter context or use another target"
         )
-    store, memory, exports = instance(engine, module, pages)
+    reader = FileReader(model.path) if head_bytes else None
+    store, memory, exports = instance(engine, module, pages, reader.fetch if reader else no_store)
     base = ctypes.addressof(memory.data_ptr(store).contents)
+    if reader:
+        reader.room = memoryview((ctypes.c_char * (pages * PAGE)).from_address(base)).cast("B")
     ctypes.memmove(base + job_at, job, len(job))
-    ctypes.memmove(base + blob_at, int(library.ffi().cast("uintptr_t", model.address)), model.bytes)
+    ctypes.memmove(base + blob_at, int(library.ffi().cast("uintptr_t", model.address)), blob_bytes)
     alarm = threading.Timer(limit, engine.increment_epoch)
     alarm.daemon = True
     alarm.start()
@@ -112,6 +159,8 @@ def run_job(folder: Path, kernel: str, job: bytes, model: Model, limit: float) -
         ) from None
     finally:
         alarm.cancel()
+        if reader:
+            reader.close()
 
 
 def signed(value: int) -> int:
@@ -133,6 +182,6 @@ def drive(store: Any, base: int, exports: Any, places: tuple[int, int, int, int]
     collect()
     turn = exports["colibri_runner_turn"]
     while more:
-        more = turn(store) == 1
+        more = turn(store) != 0
         collect()
     return b"".join(pieces).decode("utf-8", "replace")

@@ -17,6 +17,10 @@ void colibri_board_map(uint64_t first, uint64_t end, enum board_memory kind);
 void colibri_board_mmu_start(void);
 /* How the firmware was entered tells whom to ask for further cores; nobody is asked before. */
 void colibri_board_smp(uint64_t level);
+/* store_board.c: the disk. Bring the first bytes of the model file to `to`; 0, or the exit code after a sentence. */
+uint32_t colibri_board_disk(uint64_t file_bytes, uint64_t bytes, void *to);
+/* What it did; nothing where it was not asked for. */
+void colibri_board_disk_report(void);
 void colibri_board_exit(uint32_t code);
 void colibri_board_fault(uint64_t vector, uint64_t esr, uint64_t elr, uint64_t far, uint64_t spsr);
 

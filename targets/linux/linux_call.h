@@ -9,8 +9,9 @@
 
 #if defined(__x86_64__)
 
-enum { SYS_READ = 0, SYS_WRITE = 1, SYS_CLOSE = 3, SYS_LSEEK = 8, SYS_MMAP = 9, SYS_MPROTECT = 10, SYS_YIELD = 24,
-       SYS_MADVISE = 28, SYS_FUTEX = 202, SYS_CLOCK = 228, SYS_OPENAT = 257 };
+enum { SYS_READ = 0, SYS_WRITE = 1, SYS_CLOSE = 3, SYS_LSEEK = 8, SYS_MMAP = 9, SYS_MPROTECT = 10, SYS_MUNMAP = 11,
+       SYS_PREAD = 17, SYS_YIELD = 24, SYS_MADVISE = 28, SYS_NANOSLEEP = 35, SYS_FUTEX = 202, SYS_CLOCK = 228,
+       SYS_OPENAT = 257 };
 
 static inline long colibri_linux_call(long n, long a, long b, long c, long d, long e, long f)
 {
@@ -25,8 +26,9 @@ static inline long colibri_linux_call(long n, long a, long b, long c, long d, lo
 
 #else                                           /* the numbers that all newer architectures share */
 
-enum { SYS_OPENAT = 56, SYS_CLOSE = 57, SYS_LSEEK = 62, SYS_READ = 63, SYS_WRITE = 64, SYS_FUTEX = 98, SYS_CLOCK = 113,
-       SYS_YIELD = 124, SYS_MMAP = 222, SYS_MPROTECT = 226, SYS_MADVISE = 233 };
+enum { SYS_OPENAT = 56, SYS_CLOSE = 57, SYS_LSEEK = 62, SYS_READ = 63, SYS_WRITE = 64, SYS_PREAD = 67, SYS_FUTEX = 98,
+       SYS_NANOSLEEP = 101, SYS_CLOCK = 113, SYS_YIELD = 124, SYS_MUNMAP = 215, SYS_MMAP = 222, SYS_MPROTECT = 226,
+       SYS_MADVISE = 233 };
 
 #if defined(__aarch64__)
 
@@ -60,6 +62,8 @@ static inline long colibri_linux_call(long n, long a, long b, long c, long d, lo
 
 #endif
 #endif
+
+enum { SYS_URING_SETUP = 425, SYS_URING_ENTER = 426 };         /* new enough to be the same everywhere */
 
 static inline uint32_t colibri_linux_refused(long result)
 {

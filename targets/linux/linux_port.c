@@ -4,7 +4,7 @@
  *   runner JOB [BLOB]     executes a job file; the report goes to standard output
  *
  * COLIBRI_HUGEPAGES=1 asks the kernel for huge pages under the pool. The exit code is the job's; 66 when a
- * file cannot be read, 71 when memory is refused, 64 for a wrong command line.
+ * file cannot be read, 71 when memory is refused, 72 without the store asked for, 64 for a wrong command line.
  */
 #include "linux_call.h"
 #include "linux_threads.h"
@@ -46,7 +46,8 @@ __asm__(".globl _start\n"
 #endif
 
 enum { AT_FDCWD = -100, SEEK_END = 2, PROT_READ = 1, PROT_READ_WRITE = 3, MAP_PRIVATE = 2, MAP_ANONYMOUS = 32,
-       MADV_HUGEPAGE = 14, CLOCK_MONOTONIC = 1, EXIT_USAGE = 64, EXIT_NO_INPUT = 66, EXIT_NO_MEMORY = 71 };
+       MADV_HUGEPAGE = 14, CLOCK_MONOTONIC = 1, RETRIES = 3, EXIT_USAGE = 64, EXIT_NO_INPUT = 66, EXIT_NO_MEMORY = 71,
+       EXIT_NO_STORE = 72 };
 
 void colibri_runner_write(const char *bytes, uint32_t count)
 {
@@ -102,6 +103,50 @@ void colibri_runner_parallel(colibri_session *session, uint32_t count)
     colibri_crew_parallel(&the_crew, session, count);
 }
 
+/* ---- the store: the blob's file, for RUNNER_STORE_PORT ---- */
+
+static colibri_store the_store;
+static colibri_store_host the_host = {.store = &the_store};
+
+int32_t colibri_runner_fetch(const colibri_fetch_request *request)
+{
+    return colibri_store_fetch(&the_host, request);
+}
+
+int32_t colibri_runner_fetched(uint32_t ticket)
+{
+    return colibri_store_fetched(&the_host, ticket);
+}
+
+void colibri_runner_wait(void)
+{
+    if (the_store.in_flight != 0u) {
+        colibri_store_wait(&the_store);
+    }
+}
+
+/* 0, or the exit code. */
+static int open_store(const char *path, const runner_job *job)
+{
+    const colibri_store_options options = {.struct_bytes = sizeof options, .kind = job->store_kind,
+                                           .flags = job->store_flags, .retries = RETRIES,
+                                           .bytes_per_second = job->store_bytes_per_second};
+    if (job->store != RUNNER_STORE_PORT) {
+        return 0;
+    }
+    if (colibri_store_open(&the_store, path, &options) < 0) {
+        colibri_runner_text("runner: the store cannot be opened: no io_uring here, or no direct reads of this file\n");
+        return EXIT_NO_STORE;
+    }
+    for (uint32_t i = 0; i < the_store.threads; i++) {
+        if (colibri_linux_reader_start(&the_store) == 0u) {
+            colibri_runner_text("runner: the kernel refused a thread that reads\n");
+            return EXIT_NO_MEMORY;
+        }
+    }
+    return 0;
+}
+
 /* Map a whole file read-only; null when that fails. */
 static const void *map_file(const char *path, uint64_t *bytes)
 {
@@ -137,6 +182,10 @@ int colibri_runner_main(const long *stack)
         colibri_runner_text("runner: the job or the blob cannot be read or is shorter than the job says\n");
         return EXIT_NO_INPUT;
     }
+    int refused = open_store(argument[2], job);
+    if (refused != 0) {
+        return refused;
+    }
     long region = colibri_linux_call(SYS_MMAP, 0, (long)job->region_bytes, PROT_READ_WRITE,
                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (colibri_linux_refused(region) != 0u) {
@@ -151,5 +200,8 @@ int colibri_runner_main(const long *stack)
         }
     }
     colibri_crew_end(&the_crew);
+    if (job->store == RUNNER_STORE_PORT) {
+        colibri_store_end(&the_store);
+    }
     return (int)colibri_runner_code(r);
 }

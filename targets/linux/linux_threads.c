@@ -11,7 +11,7 @@ enum { CLONE_FLAGS = 0x100 | 0x200 | 0x400 | 0x800 | 0x10000 | 0x40000,     /* V
        PROT_NONE = 0, PROT_READ_WRITE = 3, MAP_PRIVATE_ANONYMOUS = 34, GUARD = 65536, STACK = 262144 };
 
 long colibri_linux_clone(long flags, void *stack_top);
-void colibri_linux_thread(colibri_crew *crew, uint64_t worker);
+void colibri_linux_thread(void *where, uint64_t worker);
 
 /* The new thread wakes up on a stack with nothing on it but two words, its arguments: no C function could return. */
 #if defined(__x86_64__)
@@ -73,12 +73,17 @@ __asm__(".text\n"
         "    ecall\n");
 #endif
 
-void colibri_linux_thread(colibri_crew *crew, uint64_t worker)
+/* Workers of a crew have numbers above 0: the driver is worker 0. */
+void colibri_linux_thread(void *where, uint64_t worker)
 {
-    colibri_crew_work(crew, (uint32_t)worker);
+    if (worker != 0u) {
+        colibri_crew_work(where, (uint32_t)worker);
+    } else {
+        colibri_store_work(where);
+    }
 }
 
-uint32_t colibri_linux_thread_start(colibri_crew *crew, uint32_t worker)
+static uint32_t begin(void *where, uint32_t worker)
 {
     long stack = colibri_linux_call(SYS_MMAP, 0, GUARD + STACK, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, -1, 0);
     if (colibri_linux_refused(stack) != 0u) {
@@ -86,7 +91,17 @@ uint32_t colibri_linux_thread_start(colibri_crew *crew, uint32_t worker)
     }
     (void)colibri_linux_call(SYS_MPROTECT, stack, GUARD, PROT_NONE, 0, 0, 0);
     uint64_t *top = (uint64_t *)(intptr_t)(stack + GUARD + STACK - 16);
-    top[0] = (uint64_t)(uintptr_t)crew;
+    top[0] = (uint64_t)(uintptr_t)where;
     top[1] = worker;
     return colibri_linux_refused(colibri_linux_clone(CLONE_FLAGS, top)) == 0u;
+}
+
+uint32_t colibri_linux_thread_start(colibri_crew *crew, uint32_t worker)
+{
+    return begin(crew, worker);
+}
+
+uint32_t colibri_linux_reader_start(colibri_store *store)
+{
+    return begin(store, 0u);
 }

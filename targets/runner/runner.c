@@ -51,7 +51,7 @@ static uint32_t bind_arrays(runner *r, uint64_t job_bytes)
 static uint32_t check_job(runner *r)
 {
     const runner_job *job = r->job;
-    uint32_t known = RUNNER_FLAGS_KNOWN | RUNNER_BOARD_MMU_OFF | RUNNER_BOARD_FAULT;
+    uint32_t known = RUNNER_FLAGS_KNOWN | RUNNER_BOARD_MMU_OFF | RUNNER_BOARD_FAULT | RUNNER_BOARD_FLASH;
     if ((job->flags & ~known) != 0u) {
         return refuse(r, "job_flags", known, job->flags);
     }
@@ -61,8 +61,14 @@ static uint32_t check_job(runner *r)
     if (r->lanes == 2u && job->companion_tokens == 0u) {
         return refuse(r, "job_companion_tokens", 1u, 0u);
     }
-    if (job->store > RUNNER_STORE_LATE) {
-        return refuse(r, "job_store", RUNNER_STORE_LATE, job->store);
+    if (job->store > RUNNER_STORE_PORT) {
+        return refuse(r, "job_store", RUNNER_STORE_PORT, job->store);
+    }
+    if ((job->flags & RUNNER_SWAP) != 0u && (job->swaps < 2u || job->head_bytes != 0u)) {
+        return refuse(r, "job_swaps", 2u, job->swaps);
+    }
+    if (job->head_bytes > job->blob_bytes) {
+        return refuse(r, "job_head_bytes", job->blob_bytes, job->head_bytes);
     }
     return 0u;
 }
@@ -95,13 +101,13 @@ uint32_t colibri_runner_begin(runner *r, const runner_job *job, uint64_t job_byt
 
 static void open_model(runner *r)
 {
-    uint64_t bytes = r->job->blob_bytes;
-    int32_t status = colibri_open(&r->model, r->blob, bytes, bytes, &r->detail);
+    uint64_t bytes = r->job->blob_bytes, head = r->job->head_bytes != 0u ? r->job->head_bytes : bytes;
+    int32_t status = colibri_open(&r->model, r->blob, head, bytes, &r->detail);
     r->info.struct_bytes = sizeof r->info;
     if (status >= 0) {
         status = colibri_model_info(&r->model, &r->info);
     }
-    if (status >= 0 && (r->job->limit_flags & COLIBRI_LIMIT_RESIDENT_COPY) != 0u) {
+    if (status >= 0 && (r->job->limit_flags & COLIBRI_LIMIT_RESIDENT_COPY) != 0u && r->job->text_bytes == 0u) {
         status = colibri_open(&r->model, r->blob, r->info.tables_bytes, bytes, &r->detail);
     }
     if (status < 0) {
@@ -140,7 +146,7 @@ static void plan(runner *r)
                                                   ? 2u : job->sequences,
                                  .workers = job->workers, .slots = job->slots, .logit_rows = job->logit_rows,
                                  .text_bytes = job->text_bytes, .rewind = job->rewind,
-                                 .kv_kind = job->kv_kind, .kernel = kernel};
+                                 .swaps = job->swaps, .kv_kind = job->kv_kind, .kernel = kernel};
     r->plan.struct_bytes = sizeof r->plan;
     int32_t status = colibri_plan(&r->model, &r->limits, &r->plan, &r->detail);
     if (status < 0) {
@@ -161,6 +167,14 @@ static void plan(runner *r)
     r->phase = PHASE_START;
 }
 
+/* What plays a slow device wants to be asked again; a port's store may sleep until it has something to say. */
+static void pause(const runner *r)
+{
+    if (r->job->store == RUNNER_STORE_PORT && r->sessions == 1u) {
+        colibri_runner_wait();
+    }
+}
+
 /* One call of colibri_start for the first session that is not ready. */
 static void start(runner *r)
 {
@@ -169,10 +183,16 @@ static void start(runner *r)
         if (s->ready != 0u) {
             continue;
         }
+        s->owner = r;
+        r->hooks.user = s;                      /* the core copies them in its first call */
         int32_t status = colibri_start(&r->model, &r->limits, &r->hooks, s->pool, r->plan.pool_bytes,
                                        &s->session, &r->detail);
         if (status < 0) {
-            colibri_runner_error(r, "start", status);
+            if (colibri_runner_recover(r, status) == 0u) {
+                colibri_runner_error(r, "start", status);
+            }
+        } else if (status == COLIBRI_WAIT) {
+            pause(r);
         } else if (status == COLIBRI_OK || status == COLIBRI_DONE) {
             s->ready = 1u;
         }
@@ -253,7 +273,11 @@ static void run(runner *r)
     uint64_t took = colibri_runner_clock() - begun;
     r->longest = took > r->longest ? took : r->longest;
     if (status < 0) {
-        colibri_runner_error(r, "advance", status);
+        if (colibri_runner_recover(r, status) == 0u) {
+            colibri_runner_error(r, "advance", status);
+        }
+    } else if (status == COLIBRI_WAIT) {
+        pause(r);
     } else if (status == COLIBRI_DONE || status == COLIBRI_OK) {
         if ((r->job->flags & RUNNER_ROUTING) != 0u && r->round == 1u) {
             r->row = 0;

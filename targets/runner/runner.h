@@ -12,7 +12,10 @@
  *   text HEX                             bytes decoded so far, lane 0
  *   route LANE POSITION LAYER EXPERT:BITS ...   with RUNNER_ROUTING; BITS: the weight's float32 pattern
  *   check NAME ok | check NAME bad EXPECTED FOUND
+ *   lost LAYER EXPERT OFFSET             before an error line about a fetch: what was fetched; 4294967295: resident
+ *   faults N                             with store_faults: fetches that went wrong and were asked for again
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
+ *   swap N LONGEST_US                    with RUNNER_SWAP: exchanges, and the call that took longest
  *   threads N HELPED                     how many run units at once (with one, several workers are played in turn),
  *                                        and the units that others than the first have run
  *   used BYTES                           the session's high-water mark
@@ -21,7 +24,9 @@
  *   stack BYTES                          deepest stack use, 0 where the target cannot tell
  *   finish LANE stop | length | context
  *   error CALL STATUS SECTION FIELD INDEX OFFSET EXPECTED FOUND   numbers in decimal
- *   done CODE                            always last: 0 ok, 1 a check was bad, 3 the core refused, 70 our bug
+ *   disk VERSION READS BYTES RETRIES PASSED MOST   a board's, behind done: virtio 1 or 2, requests, bytes they brought,
+ *                                        requests made again, answers that passed an older request's, most in flight
+ *   done CODE                            the runner's last: 0 ok, 1 a check was bad, 3 the core refused, 70 our bug
  *
  * Only plain structures, enums and #define numbers stand here: Python reads this file with cffi.
  */
@@ -31,7 +36,7 @@
 #include <stdint.h>
 
 #define RUNNER_MAGIC 0x424F4A43u        /* "CJOB" */
-#define RUNNER_VERSION 2
+#define RUNNER_VERSION 3
 #define RUNNER_NAME_BYTES 64
 #define RUNNER_RED_ZONE 4096            /* guarded bytes on both sides of each pool */
 #define RUNNER_WORK_BYTES 65536         /* see region_bytes */
@@ -47,16 +52,22 @@ enum runner_flags {
     RUNNER_ENCODE_ONLY = 128,           /* stop after the prompt's ids are known */
     RUNNER_RESET = 256,                 /* run once, reset the sequences, run again: the second run counts */
     RUNNER_ODD_RANGES = 512,            /* no threads: the workers' units on one, in ranges of odd sizes, last first */
-    RUNNER_FLAGS_KNOWN = 1023,
+    RUNNER_SWAP = 1024,                 /* before every feed an expert is replaced by a copy of itself, by turns; the
+                                           blob is all in memory, limits have two swaps */
+    RUNNER_FLAGS_KNOWN = 2047,
     /* boards only */
     RUNNER_BOARD_MMU_OFF = 65536,       /* caches and MMU stay off, unaligned accesses fault */
-    RUNNER_BOARD_FAULT = 131072         /* read an unmapped address on purpose */
+    RUNNER_BOARD_FAULT = 131072,        /* read an unmapped address on purpose */
+    RUNNER_BOARD_FLASH = 262144         /* the blob lies in flash, and is used there */
 };
 
 enum runner_store {
     RUNNER_STORE_ADDRESSABLE = 0,       /* experts are used in place */
     RUNNER_STORE_COPY = 1,              /* fetch copies at once */
-    RUNNER_STORE_LATE = 2               /* fetched() says WAIT store_delay times before the bytes appear */
+    RUNNER_STORE_LATE = 2,              /* fetched() says WAIT store_delay times before the bytes appear */
+    RUNNER_STORE_RANDOM = 3,            /* 0 .. store_delay times, drawn anew for each fetch */
+    RUNNER_STORE_REVERSED = 4,          /* a fetch is there after all that were begun later, and store_delay times */
+    RUNNER_STORE_PORT = 5               /* the port's own: a file, an import of the module */
 };
 
 typedef struct runner_job {
@@ -80,7 +91,7 @@ typedef struct runner_job {
     uint32_t rewind;
     uint32_t kv_kind;
     uint32_t kernel;                    /* colibri_kernel; 0: the best this processor has */
-    uint32_t reserved;
+    uint32_t store_faults;              /* n: every n-th fetch goes wrong once, by turns: refused, lost, a byte wrong */
     /* how it is run; none of these may change an answer */
     uint32_t budget;                    /* units per advance, 0xFFFFFFFF unlimited */
     uint32_t split;                     /* rows per feed at most, 0 = as many as fit */
@@ -103,6 +114,13 @@ typedef struct runner_job {
     uint32_t repeat_last;               /* newest tokens of the lane that the penalty looks at */
     uint32_t decode_flags;              /* colibri_text_flags of decode */
     uint64_t seed;
+    /* where the blob's bytes are */
+    uint64_t head_bytes;                /* only so many of its first bytes are in memory; 0: all */
+    uint64_t store_bytes_per_second;    /* RUNNER_STORE_PORT: plays a device; 0: none */
+    uint32_t store_kind;                /* RUNNER_STORE_PORT: which one, a number of the port's; 0: the best */
+    uint32_t store_flags;               /* and how, bits of the port's */
+    uint32_t swaps;                     /* limit of colibri_plan */
+    uint32_t reserved;
 } runner_job;
 
 #endif

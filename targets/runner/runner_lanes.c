@@ -64,7 +64,8 @@ uint32_t colibri_runner_feed(runner *r, runner_session *s)
     if (count == 0u) {
         return 0u;
     }
-    int32_t status = colibri_feed(s->session, s->rows, count);
+    colibri_runner_swap(r, s);
+    int32_t status = r->code == RUNNER_NONE ? colibri_feed(s->session, s->rows, count) : COLIBRI_OK;
     if (status < 0) {
         colibri_runner_error(r, "feed", status);
         return 0u;

@@ -144,58 +144,134 @@ void colibri_runner_plan_check(runner *r)
 
 /* ---- the store ---- */
 
-static void deliver(const runner *r, const runner_ticket *t)
+enum fault { FAULT_NONE, FAULT_REFUSED, FAULT_LOST, FAULT_WRONG };
+
+static uint32_t delay_of(runner *r)
 {
-    colibri_runner_copy(t->destination, r->blob + t->offset, t->bytes);
+    if (r->job->store != RUNNER_STORE_RANDOM) {
+        return r->job->store_delay;
+    }
+    r->drawn = r->drawn * 1664525u + 1013904223u;
+    return (r->drawn >> 16) % (r->job->store_delay + 1u);
+}
+
+/* Every n-th fetch goes wrong, once: it is the next number when it is asked for again. */
+static uint32_t fault_of(const runner *r)
+{
+    uint32_t n = r->job->store_faults;
+    return n != 0u && r->fetches % n == n - 1u ? FAULT_REFUSED + (uint32_t)(r->fetches / n % 3u) : FAULT_NONE;
+}
+
+static void remember(runner *r, uint32_t layer, uint32_t expert, uint64_t offset)
+{
+    r->lost_layer = layer;
+    r->lost_expert = expert;
+    r->lost_offset = offset;
 }
 
 static int32_t fetch(void *user, const colibri_fetch_request *request)
 {
-    runner *r = user;
+    const runner_session *s = user;
+    runner *r = s->owner;
+    uint32_t i = 0, fault = fault_of(r);
+    while (i < RUNNER_TICKETS && r->ticket[i].used != 0u) {
+        i++;
+    }
+    if (i == RUNNER_TICKETS) {
+        return COLIBRI_WAIT;
+    }
+    remember(r, request->layer, request->expert, request->offset);
     if (request->offset > r->job->blob_bytes || request->bytes > r->job->blob_bytes - request->offset) {
         return COLIBRI_ERROR_FETCH;
     }
+    if (fault == FAULT_REFUSED) {
+        r->fetches++;
+        r->faults++;
+        return COLIBRI_ERROR_FETCH;
+    }
+    colibri_fetch_request numbered = *request;
+    numbered.ticket = i;                        /* sessions number theirs alike */
+    int32_t status = r->job->store == RUNNER_STORE_PORT ? colibri_runner_fetch(&numbered) : COLIBRI_OK;
+    if (status != COLIBRI_OK) {
+        return status;
+    }
+    r->ticket[i] = (runner_ticket){1u, (uint32_t)(s - r->session), request->ticket, delay_of(r), request->layer,
+                                   request->expert, fault, r->fetches++, request->offset, request->bytes,
+                                   request->destination};
+    if (r->job->store != RUNNER_STORE_PORT) {
+        colibri_runner_set(request->destination, POISON_BYTE, request->bytes);
+    }
+    return COLIBRI_OK;
+}
+
+/* Has a fetch that was begun later not been answered yet? */
+static uint32_t newer_open(const runner *r, const runner_ticket *t)
+{
     for (uint32_t i = 0; i < RUNNER_TICKETS; i++) {
-        runner_ticket *t = &r->ticket[i];
-        if (t->used == 0u) {
-            *t = (runner_ticket){1u, request->ticket, r->job->store_delay, request->offset, request->bytes,
-                                 request->destination};
-            if (r->job->store == RUNNER_STORE_COPY) {
-                deliver(r, t);
-            } else {
-                colibri_runner_set(t->destination, POISON_BYTE, t->bytes);
-            }
-            return COLIBRI_OK;
+        const runner_ticket *other = &r->ticket[i];
+        if (other->used != 0u && other->session == t->session && other->number > t->number) {
+            return 1u;
         }
     }
-    return COLIBRI_WAIT;
+    return 0u;
+}
+
+/* DONE, WAIT or an error of the store itself. */
+static int32_t arrival(runner *r, runner_ticket *t)
+{
+    if (r->job->store == RUNNER_STORE_PORT) {
+        return colibri_runner_fetched((uint32_t)(t - r->ticket));
+    }
+    if (r->job->store == RUNNER_STORE_REVERSED && newer_open(r, t) != 0u) {
+        return COLIBRI_WAIT;
+    }
+    if (r->job->store != RUNNER_STORE_COPY && t->delay != 0u) {
+        t->delay--;
+        return COLIBRI_WAIT;
+    }
+    colibri_runner_copy(t->destination, r->blob + t->offset, t->bytes);
+    return COLIBRI_DONE;
 }
 
 static int32_t fetched(void *user, uint32_t ticket)
 {
-    runner *r = user;
+    const runner_session *s = user;
+    runner *r = s->owner;
     for (uint32_t i = 0; i < RUNNER_TICKETS; i++) {
         runner_ticket *t = &r->ticket[i];
-        if (t->used != 0u && t->ticket == ticket) {
-            if (r->job->store == RUNNER_STORE_LATE) {
-                if (t->delay != 0u) {
-                    t->delay--;
-                    return COLIBRI_WAIT;
-                }
-                deliver(r, t);
-            }
-            t->used = 0u;
-            return COLIBRI_DONE;
+        if (t->used == 0u || t->ticket != ticket || t->session != (uint32_t)(s - r->session)) {
+            continue;
         }
+        int32_t status = arrival(r, t);
+        if (status == COLIBRI_WAIT) {
+            return COLIBRI_WAIT;
+        }
+        t->used = 0u;
+        remember(r, t->layer, t->expert, t->offset);
+        r->faults += t->fault != FAULT_NONE;
+        if (t->fault == FAULT_WRONG) {
+            t->destination[t->number * 997u % t->bytes] ^= 1u;
+        }
+        return t->fault == FAULT_LOST ? COLIBRI_ERROR_FETCH : status;
     }
     return COLIBRI_ERROR_FETCH;
+}
+
+/* An error that a fetch made on purpose explains: 1, the call is made again. */
+uint32_t colibri_runner_recover(runner *r, int32_t status)
+{
+    if ((status != COLIBRI_ERROR_FETCH && status != COLIBRI_ERROR_CORRUPT) || r->recovered == r->faults) {
+        return 0u;
+    }
+    r->recovered++;
+    return 1u;
 }
 
 /* Several workers on one thread: uneven ranges, the last worker first. Where there are no threads it shows all the same
  * that neither the ranges nor their order enter the answer, and it does so in the same way each time. */
 static void odd_ranges(void *user, colibri_session *session, uint32_t count)
 {
-    const runner *r = user;
+    const runner *r = ((const runner_session *)user)->owner;
     uint32_t worker = r->limits.workers - 1u;
     uint32_t end = count;
     while (end != 0u) {
@@ -215,7 +291,7 @@ static void parallel(void *user, colibri_session *session, uint32_t count)
 
 void colibri_runner_hooks(runner *r)
 {
-    r->hooks = (colibri_hooks){.struct_bytes = sizeof r->hooks, .user = r};
+    r->hooks = (colibri_hooks){.struct_bytes = sizeof r->hooks, .user = &r->session[0]};
     if (r->job->store != RUNNER_STORE_ADDRESSABLE) {
         r->hooks.fetch = fetch;
         r->hooks.fetched = fetched;

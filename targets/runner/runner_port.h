@@ -23,6 +23,12 @@ uint32_t colibri_runner_threads(uint32_t workers);
 uint64_t colibri_runner_helped(void);
 /* Share units among them: colibri.h's parallel hook. Called only where there are two or more. */
 void colibri_runner_parallel(colibri_session *session, uint32_t count);
+/* The port's own store, for RUNNER_STORE_PORT: colibri.h's fetch and fetched. A port that has none answers
+ * COLIBRI_ERROR_FETCH. */
+int32_t colibri_runner_fetch(const colibri_fetch_request *request);
+int32_t colibri_runner_fetched(uint32_t ticket);
+/* Nothing can be done until a fetch ends: a port that can sleep does. */
+void colibri_runner_wait(void);
 
 /* ---- what the runner offers ---- */
 

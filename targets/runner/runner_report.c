@@ -78,6 +78,13 @@ void colibri_runner_done(runner *r, uint32_t code)
 /* The core refused `call`: say what about, and end the job. */
 void colibri_runner_error(runner *r, const char *call, int32_t status)
 {
+    if ((status == COLIBRI_ERROR_FETCH || status == COLIBRI_ERROR_CORRUPT) && r->fetches != 0u) {
+        colibri_runner_text("lost");
+        colibri_runner_number(r->lost_layer);
+        colibri_runner_number(r->lost_expert);
+        colibri_runner_number(r->lost_offset);
+        colibri_runner_end();
+    }
     colibri_runner_text("error ");
     colibri_runner_text(call);
     colibri_runner_signed(status);
@@ -171,6 +178,17 @@ void colibri_runner_summary(runner *r)
             colibri_runner_end();
         }
         finish_line(r, i);
+    }
+    if (r->job->store_faults != 0u) {
+        colibri_runner_text("faults");
+        colibri_runner_number(r->recovered);
+        colibri_runner_end();
+    }
+    if ((r->job->flags & RUNNER_SWAP) != 0u) {
+        colibri_runner_text("swap");
+        colibri_runner_number(r->swaps);
+        colibri_runner_number(r->swap_longest);
+        colibri_runner_end();
     }
     colibri_runner_text("threads");
     colibri_runner_number(r->threads);

@@ -1,9 +1,10 @@
 /*
- * runner_state.h: the inside of the runner, shared by its four files and by nothing else.
+ * runner_state.h: the inside of the runner, shared by its five files and by nothing else.
  *
  *   runner.c         the life of a job, phase after phase
  *   runner_lanes.c   feeding, advancing, hashing, sampling
  *   runner_memory.c  the region: carving, red zones, the store that plays a slow device, plan checks
+ *   runner_swap.c    experts replaced by copies of themselves
  *   runner_report.c  lines of text
  */
 #ifndef COLIBRI_RUNNER_STATE_H
@@ -37,16 +38,19 @@ typedef struct runner_lane {
 } runner_lane;
 
 typedef struct runner_session {
+    struct runner *owner;
     colibri_session *session;
     unsigned char *pool;                /* red zones before and behind it */
     colibri_row *rows;                  /* [batch] rows of the feed under way or just finished */
     uint32_t queued;                    /* how many; 0 = none */
     uint32_t ready;                     /* colibri_start has finished */
+    colibri_expert swapped;             /* the expert whose copy runs; struct_bytes 0: none */
 } runner_session;
 
 typedef struct runner_ticket {
-    uint32_t used, ticket, delay;
-    uint64_t offset, bytes;
+    uint32_t used, session, ticket, delay;
+    uint32_t layer, expert, fault;
+    uint64_t number, offset, bytes;
     unsigned char *destination;
 } runner_ticket;
 
@@ -67,6 +71,12 @@ struct runner {
     runner_lane lane[RUNNER_LANES];
     runner_session session[RUNNER_LANES];
     runner_ticket ticket[RUNNER_TICKETS];
+    uint64_t fetches, faults, recovered;        /* asked for; made to go wrong; errors that a next call made good */
+    uint32_t lost_layer, lost_expert;   /* the fetch that was answered last */
+    uint64_t lost_offset;
+    uint32_t drawn;                     /* state of the delays' generator */
+    uint64_t swaps, swap_longest;       /* exchanges; microseconds */
+    uint32_t swap_layer, swap_expert;   /* whose turn it is */
     uint32_t lanes, sessions;
     uint32_t phase;                     /* enum phase in runner.c */
     uint32_t turn;                      /* session whose turn it is */
@@ -95,9 +105,13 @@ uint32_t colibri_runner_carve(runner *r);
 void colibri_runner_red_zones(runner *r);
 void colibri_runner_plan_check(runner *r);
 void colibri_runner_hooks(runner *r);
+uint32_t colibri_runner_recover(runner *r, int32_t status);
 void colibri_runner_copy(void *to, const void *from, uint64_t bytes);
 void colibri_runner_set(void *to, uint32_t byte, uint64_t bytes);
 uint32_t colibri_runner_differ(const void *a, const void *b, uint64_t bytes);
+
+/* runner_swap.c */
+void colibri_runner_swap(runner *r, runner_session *s);
 
 /* runner_lanes.c: 1 = go on, 0 = nothing left to do or the job has ended */
 uint32_t colibri_runner_feed(runner *r, runner_session *s);

@@ -9,7 +9,8 @@
 import { openSync, fstatSync, readSync, readFileSync, statSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
-const PAGE = 65536, CHUNK = 1 << 24, REGION_BYTES_AT = 24, KERNEL_AT = 136, SEND_BYTES = 8192, SEND_MS = 50;
+const PAGE = 65536, CHUNK = 1 << 24, REGION_BYTES_AT = 24, KERNEL_AT = 136, HEAD_BYTES_AT = 224;
+const SEND_BYTES = 8192, SEND_MS = 50, DONE = 1, ERROR_FETCH = -17;
 // the best first, with its colibri_kernel of colibri.h
 const MODULES = [["colibri_relaxed.wasm", 8], ["colibri_simd128.wasm", 7], ["colibri.wasm", 1]];
 const round64 = (n) => Math.ceil(n / 64) * 64;
@@ -19,7 +20,27 @@ function fail(code, text) {
   process.exit(code);
 }
 
-// Read a whole file into the module's memory, without a second copy of it.
+// The module's one function import, env.colibri_store: here where the job says that only the head of the blob is in
+// memory, the file is read straight into it, and the bytes are there at once.
+let file = -1, memory = null;
+
+function store(offset, bytes, to) {
+  const room = new Uint8Array(memory.buffer, to >>> 0, bytes);
+  try {
+    for (let done = 0; done < bytes;) {
+      const n = readSync(file, room, done, bytes - done, offset + BigInt(done));
+      if (n === 0) return ERROR_FETCH;
+      done += n;
+    }
+  } catch {
+    return ERROR_FETCH;
+  }
+  return DONE;
+}
+
+const imports = (room) => ({ env: { memory: room, colibri_store: store } });
+
+// Read a file, or so many bytes of it, into the module's memory, without a second copy of it.
 function place(path, memory, at, bytes) {
   const file = openSync(path, "r");
   for (let done = 0; done < bytes;) {
@@ -34,7 +55,7 @@ function usable(path) {
   const bytes = readFileSync(path);
   if (!WebAssembly.validate(bytes)) return null;
   const module = new WebAssembly.Module(bytes);
-  const { exports } = new WebAssembly.Instance(module, { env: { memory: new WebAssembly.Memory({ initial: 64 }) } });
+  const { exports } = new WebAssembly.Instance(module, imports(new WebAssembly.Memory({ initial: 64 })));
   return exports.colibri_runner_engine_fits() === 1 ? { module, heap: exports.__heap_base.value } : null;
 }
 
@@ -63,7 +84,8 @@ try {
   chosen = choose(modulePath, job.readUInt32LE(KERNEL_AT));
   jobBytes = job.length;
   regionBytes = Number(job.readBigUInt64LE(REGION_BYTES_AT));
-  blobBytes = fstatSync(openSync(blobPath, "r")).size;
+  file = openSync(blobPath, "r");
+  blobBytes = Number(job.readBigUInt64LE(HEAD_BYTES_AT)) || fstatSync(file).size;
 } catch (error) {
   fail(66, error.message);
 }
@@ -73,13 +95,12 @@ if (chosen === null) fail(72, `${modulePath}: node ${process.version} does not t
 // The module's own data ends at __heap_base, which a first instance has told.
 const { module, heap } = chosen;
 const jobAt = round64(heap), blobAt = round64(jobAt + jobBytes), regionAt = round64(blobAt + blobBytes);
-let memory;
 try {
   memory = new WebAssembly.Memory({ initial: Math.ceil((regionAt + regionBytes) / PAGE) });
 } catch (error) {
   fail(71, `no memory of ${regionAt + regionBytes} bytes: ${error.message}`);
 }
-const colibri = new WebAssembly.Instance(module, { env: { memory } }).exports;
+const colibri = new WebAssembly.Instance(module, imports(memory)).exports;
 place(jobPath, memory, jobAt, jobBytes);
 place(blobPath, memory, blobAt, blobBytes);
 
@@ -112,7 +133,7 @@ try {
   let more = colibri.colibri_runner_open(jobAt, jobBytes, blobAt, regionAt) === 0;
   report();
   while (more) {
-    more = colibri.colibri_runner_turn() === 1;
+    more = colibri.colibri_runner_turn() !== 0;
     report();
   }
 } catch (error) {

@@ -1,11 +1,15 @@
 /*
- * wasm_port.c: the runner inside colibri.wasm. The module imports nothing but its memory, so the host reads the
- * report from a buffer between two steps instead of being called.
+ * wasm_port.c: the runner inside colibri.wasm. The module imports its memory and one function, the store; the host
+ * reads the report from a buffer between two steps instead of being called.
  *
+ *   env.colibri_store (import)      (offset: i64, bytes: i32, to: i32, ticket: i32) -> i32: bring bytes of the blob to
+ *                                   `to`. COLIBRI_DONE: they are there; COLIBRI_OK: they will be, as arrived() tells;
+ *                                   COLIBRI_WAIT: not now; negative: failed. Called for RUNNER_STORE_PORT only
+ *   colibri_runner_arrived(ticket, status)          from the host, between two turns: COLIBRI_DONE or negative
  *   __heap_base (global)            first byte behind the module's own data: the host lays out job, blob and
  *                                   region from there, each 64-byte aligned
  *   colibri_runner_open(job, job_bytes, blob, region)     0, or the exit code of a job that was refused
- *   colibri_runner_turn()           1 while there is more to do
+ *   colibri_runner_turn()           1 while there is more to do, 2 if not before something arrives
  *   colibri_runner_exit_code()      once turn has returned 0
  *   colibri_runner_output()         address of what was reported since the last colibri_runner_output_bytes()
  *   colibri_runner_output_bytes()   how much that is; the next step writes from the start again
@@ -56,6 +60,50 @@ void colibri_runner_parallel(colibri_session *session, uint32_t count)
     colibri_work(session, 0, 0, count);
 }
 
+/* ---- the store ---- */
+
+enum { TICKETS = 64, LARGEST = 0x7FFFFFFF };
+
+__attribute__((import_module("env"), import_name("colibri_store")))
+int32_t colibri_wasm_store(uint64_t offset, uint32_t bytes, void *to, uint32_t ticket);
+COLIBRI_API void colibri_runner_arrived(uint32_t ticket, int32_t status);
+
+static int32_t tickets[TICKETS];                 /* of the fetch with this ticket; COLIBRI_WAIT: on its way */
+static uint32_t waiting;
+
+int32_t colibri_runner_fetch(const colibri_fetch_request *request)
+{
+    if (request->ticket >= TICKETS || request->bytes > LARGEST) {
+        return COLIBRI_ERROR_FETCH;
+    }
+    tickets[request->ticket] = COLIBRI_WAIT;
+    int32_t status = colibri_wasm_store(request->offset, (uint32_t)request->bytes, request->destination,
+                                        request->ticket);
+    if (status == COLIBRI_DONE) {
+        tickets[request->ticket] = COLIBRI_DONE;
+    }
+    return status == COLIBRI_DONE ? COLIBRI_OK : status;
+}
+
+int32_t colibri_runner_fetched(uint32_t ticket)
+{
+    return tickets[ticket];
+}
+
+void colibri_runner_arrived(uint32_t ticket, int32_t status)
+{
+    if (ticket < TICKETS) {
+        tickets[ticket] = status < 0 ? status : COLIBRI_DONE;
+    }
+}
+
+void colibri_runner_wait(void)
+{
+    waiting = 1u;
+}
+
+/* ---- turns ---- */
+
 COLIBRI_API uint32_t colibri_runner_engine_fits(void);
 COLIBRI_API uint32_t colibri_runner_open(const runner_job *job, uint32_t job_bytes, const void *blob,
                                          void *region);
@@ -99,7 +147,9 @@ uint32_t colibri_runner_open(const runner_job *job, uint32_t job_bytes, const vo
 
 uint32_t colibri_runner_turn(void)
 {
-    return colibri_runner_step(colibri_runner_instance());
+    waiting = 0u;
+    uint32_t more = colibri_runner_step(colibri_runner_instance());
+    return more == 0u ? 0u : 1u + waiting;
 }
 
 uint32_t colibri_runner_exit_code(void)

@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 
+from .. import placement
 from ..engine import Model, Session
 from ..errors import InputError
 from ..generation import Request, generate
 from ..output import Output
 from ..text import encode
-from .common import blob_argument, describe, limit_options, limits_of, natural, sampling_of, sampling_options
+from .common import (
+    IN_PLACE,
+    blob_argument,
+    describe,
+    limit_options,
+    limits_of,
+    natural,
+    sampling_of,
+    sampling_options,
+    store_options,
+)
 from .run import chat_text
 
 EXAMPLES = ("colibri chat model.colibri", "echo 'Who are you?' | colibri chat model.colibri --temperature 0")
@@ -25,6 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     sampling_options(parser)
     limit_options(parser)
+    store_options(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -41,11 +53,13 @@ def run(options: argparse.Namespace, output: Output) -> int:
     sampling = sampling_of(options, defaults)
     ends = [*model.end_tokens(), *options.end]
     context = limits_of(options, info).context
-    limits = limits_of(options, info, 16 * context, rewind=context, logit_rows=1)
+    limits = limits_of(options, info, 16 * context, rewind=context, logit_rows=1, **IN_PLACE)
     messages = [{"role": "system", "content": options.system}] if options.system is not None else []
     cached: list[int] = []
     answers = []
-    with Session(model, limits) as session:
+    place = placement.one_place("linux", options.store, options.slots, options.ram)
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
+    with Session(model, limits, storage=place.storage) as session:
         while (line := ask(output)) is not None:
             messages.append({"role": "user", "content": line})
             ids = encode(session, chat_text(model, blob, messages), special=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..errors import InputError, UsageError
 
 DEFAULT_CONTEXT = 2048
 DEFAULT_TEXT_BYTES = 1024
+IN_PLACE: dict[str, Any] = {"slots": 0, "stream_experts": False}  # limits before a place is chosen: --slots says more
 
 
 def positive(text: str) -> int:
@@ -34,6 +36,45 @@ def bounded(text: str, least: int) -> int:
     if not least <= value < 1 << 32:
         raise argparse.ArgumentTypeError(f"expected {least} .. {(1 << 32) - 1}, found {value}")
     return value
+
+
+UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def memory_size(text: str) -> int:
+    """A number of bytes with an optional unit: KB, MB, GB and TB count in thousands, KiB (or K) in 1024s."""
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*(?:([KMGT])(iB|B)?|B)?", text, re.IGNORECASE)
+    if not found:
+        raise argparse.ArgumentTypeError(f"expected a size such as 25GB or 16GiB, found {text!r}")
+    base = 1000 if (found[3] or "").upper() == "B" else 1024
+    size = int(float(found[1]) * base ** UNITS[(found[2] or "").upper()])
+    if not 0 < size < 1 << 63:
+        raise argparse.ArgumentTypeError(f"expected a size above 0, found {text!r}")
+    return size
+
+
+def store_options(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Options that say where the model's bytes are; none changes an answer."""
+    more = "; several with commas between, or all" if several else ""
+    parser.add_argument(
+        "--store",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="where the model is: mapped (default, in place), streamed (experts come from the file into slots: "
+        "io_uring or threads), uring, pread, direct (past the page cache); on the board ram, flash (in place, at most "
+        "64 MiB) or block (a disk: the model may be larger than the memory)" + more,
+    )
+    parser.add_argument(
+        "--ram",
+        type=memory_size,
+        default=0,
+        metavar="SIZE",
+        help="memory for the pool, such as 4GiB or 900MB: streamed, with as many expert slots as fit",
+    )
+    parser.add_argument(
+        "--slots", type=natural, default=0, metavar="N", help="streamed, with so many expert slots over all layers"
+    )
 
 
 def blob_argument(parser: argparse.ArgumentParser) -> None:

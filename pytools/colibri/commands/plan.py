@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from pathlib import Path
 from typing import Any
 
 from .. import draw
+from ..blobfile import BlobFile
 from ..engine import Model, Plan
 from ..errors import DoesNotFit, InputError, UsageError
 from ..format import PRESETS
 from ..output import Output, bytes_text, table
-from .common import describe, limit_options, limits_of, positive
+from ..placement import fitted
+from ..sizing import cold_bytes, expert_layers, uniform_bytes
+from .common import describe, limit_options, limits_of, memory_size, positive
 
 EXAMPLES = (
     "colibri plan model.colibri --context 256 --header pool.h --svg pool.svg",
+    "colibri plan model.colibri --ram 4GiB --context 1024 --storage-gbps 2",
     "colibri plan --config config.json --weights q4 --ram 25GB --storage-gbps 1",
 )
 
@@ -37,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--ram",
         type=memory_size,
         metavar="SIZE",
-        help="with --config: memory for everything, such as 25GB or 16GiB; as many experts as fit stay there",
+        help="memory for everything, such as 25GB or 16GiB; as many experts as fit stay there",
     )
     parser.add_argument(
         "--storage-gbps",
@@ -68,21 +71,6 @@ def positive_bytes(text: str) -> int:
         if text.isdigit() and int(text)
         else positive(text)
     )
-
-
-UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-
-
-def memory_size(text: str) -> int:
-    """A number of bytes with an optional unit: KB, MB, GB and TB count in thousands, KiB (or K) in 1024s."""
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*(?:([KMGT])(iB|B)?|B)?", text, re.IGNORECASE)
-    if not found:
-        raise argparse.ArgumentTypeError(f"expected a size such as 25GB or 16GiB, found {text!r}")
-    base = 1000 if (found[3] or "").upper() == "B" else 1024
-    size = int(float(found[1]) * base ** UNITS[(found[2] or "").upper()])
-    if not 0 < size < 1 << 63:
-        raise argparse.ArgumentTypeError(f"expected a size above 0, found {text!r}")
-    return size
 
 
 def gigabytes_per_second(text: str) -> float:
@@ -132,17 +120,25 @@ def run(options: argparse.Namespace, output: Output) -> int:
         raise UsageError("give either a BLOB or --config FILE")
     if options.config:
         return run_config(options, output)
-    if options.ram or options.storage_gbps:
-        raise UsageError("--ram and --storage-gbps size a model that is not here: give --config FILE")
+    if options.storage_gbps and not options.ram:
+        raise UsageError("--storage-gbps is about experts that do not fit: give --ram too")
     model = Model.open(options.blob)
     info = model.info()
-    plan = model.plan(limits_of(options, info))
+    if options.ram:
+        if options.slots or options.resident_copy or options.memory is not None:
+            raise UsageError("--ram finds the slots itself: leave out --slots, --resident-copy and --memory")
+        plan = fitted(model.path, model, limits_of(options, info), info.expert_count, options.ram)
+    else:
+        plan = model.plan(limits_of(options, info))
     room = options.memory if options.memory is not None else free_memory()
+    traffic = traffic_of(model.path, plan, options) if options.ram else {}
     blob = describe(model)
     drafts = {"draft_layers": len(blob.model().drafts), "draft_bytes": blob.draft_bytes()}
     whole = {"file_bytes": info.file_bytes, **drafts}
-    output.document({**document_of(plan, info.identity, plan.pool_bytes <= room), **whole})
+    output.document({**document_of(plan, info.identity, plan.pool_bytes <= room), **whole, **traffic})
     show(plan, output)
+    if traffic:
+        tell(plan, info.expert_count, traffic, output)
     if drafts["draft_layers"]:
         output.result(
             f"in the file beside: {drafts['draft_layers']} draft layer(s), {bytes_text(drafts['draft_bytes'])} that no "
@@ -154,6 +150,32 @@ def run(options: argparse.Namespace, output: Output) -> int:
         write(options.svg, draw.plan_svg(plan, model.path.name), output)
     judge(options, model.path, plan)
     return 0
+
+
+def traffic_of(path: Path, plan: Plan, options: argparse.Namespace) -> dict[str, Any]:
+    """What a token reads from storage with these slots, and how many tokens a second that allows at most."""
+    layers = expert_layers(BlobFile(path))
+    needed = {"cold": cold_bytes(layers), "uniform": round(uniform_bytes(layers, plan.slots))}
+    rate = options.storage_gbps or 0.0
+    return {
+        "memory_bytes": options.ram,
+        "storage_bytes_per_second": rate or None,
+        "bytes_per_token": needed,
+        "tokens_per_second": {name: rate / size if rate and size else None for name, size in needed.items()},
+    }
+
+
+def tell(plan: Plan, experts: int, traffic: dict[str, Any], output: Output) -> None:
+    """The same for people."""
+    needed, rates = traffic["bytes_per_token"], traffic["tokens_per_second"]
+    output.result(
+        f"\n{plan.slots:,} of {experts:,} experts have a slot; a token reads {bytes_text(needed['cold'])} if none of "
+        f"its experts is there, {bytes_text(needed['uniform'])} if all are equally likely"
+    )
+    if traffic["storage_bytes_per_second"]:
+        fastest = [f"{name} {'no limit' if rate is None else f'{rate:.2g} tokens/s'}" for name, rate in rates.items()]
+        rate = traffic["storage_bytes_per_second"] / 1e9
+        output.result(f"at {rate:g} GB/s from storage at most: {', '.join(fastest)}")
 
 
 def run_config(options: argparse.Namespace, output: Output) -> int:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .. import targets
+from .. import placement, targets
 from ..chat import render, special_tokens
 from ..engine import Info, Limits, Model, Sampling, Session
 from ..errors import InputError, UsageError
 from ..generation import Request, generate
 from ..jobs import Job, JobResult
 from ..output import Output
-from ..text import encode
+from ..text import decode, encode
 from .common import (
+    IN_PLACE,
     blob_argument,
     describe,
     limit_options,
@@ -25,11 +27,13 @@ from .common import (
     read_text,
     sampling_of,
     sampling_options,
+    store_options,
     token_file,
 )
 
+Swaps = list[tuple[int, int, Model]]  # layer, expert, the file that has another
 EXAMPLES = (
-    "colibri run model.colibri -p 'Once upon a time' -n 60",
+    "colibri run model.colibri -p 'Once upon a time' -n 60 --ram 900MB",
     "colibri run model.colibri --chat -p 'What is the capital of France?' --target wasm --json",
 )
 
@@ -70,6 +74,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="write the chosen experts of every position and layer, one JSON line each",
     )
     parser.add_argument(
+        "--swap",
+        action="append",
+        default=[],
+        metavar="L:E=FILE",
+        help="replace expert E of layer L by that of another .colibri file before the run; may be repeated. The "
+        "identity in the answer is that of the changed model",
+    )
+    parser.add_argument(
+        "--swap-log", type=Path, metavar="FILE", help="write what was replaced, one JSON line each"
+    )
+    parser.add_argument(
         "--time-limit",
         type=positive,
         default=int(targets.TIME_LIMIT),
@@ -79,6 +94,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them"
     )
+    store_options(parser)
 
 
 def run(options: argparse.Namespace, output: Output) -> int:
@@ -94,6 +110,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     target = targets.pick([options.target])
     if len(target) != 1:
         raise UsageError("--target all: run answers on one target; `colibri verify` compares them")
+    place = placement.one_place(options.target, options.store, options.slots, options.ram)
     text = "" if options.tokens else prompt_text(options, model, blob)
     tokens = token_file(options.tokens, info.vocab) if options.tokens else []
     limits = limits_of(
@@ -101,15 +118,21 @@ def run(options: argparse.Namespace, output: Output) -> int:
         info,
         len(text.encode("utf-8", "surrogateescape")),
         logit_rows=1 if options.no_digest else options.batch,
+        **IN_PLACE,
     )
+    swaps = swaps_of(options.swap)
+    if swaps and options.target != "linux":
+        raise UsageError(f"--swap works on target linux; `colibri verify` compares a whole file on {options.target}")
+    limits = replace(limits, swaps=len(swaps))
     ends = [*model.end_tokens(), *options.end]
     sampling = sampling_of(options)
     if options.target == "linux":
-        document = run_here(options, model, limits, (text, tokens), ends, sampling, output)
+        document = run_here(options, model, limits, place, (text, tokens), ends, sampling, output, swaps)
     else:
-        document = run_there(options, target[0], model, limits, (text, tokens), ends, sampling, output)
+        document = run_there(options, target[0], model, limits, place, (text, tokens), ends, sampling, output)
     document = {"model": info.identity, "identity": info.identity, "target": options.target, **document}
     write_routes(options, document.pop("routes"), output)
+    write_lines(options.swap_log, document.get("swaps", []), "experts replaced", output)
     output.document(document)
     tell(document, info, output)
     return 0
@@ -136,14 +159,20 @@ def run_here(
     options: argparse.Namespace,
     model: Model,
     limits: Limits,
+    place: placement.Place,
     prompt: tuple[str, list[int]],
     ends: list[int],
     sampling: Sampling,
     output: Output,
+    swaps: Swaps,
 ) -> dict[str, Any]:
     """In this process, with text as it comes."""
     text, tokens = prompt
-    with Session(model, limits) as session:
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
+    with Session(model, limits, storage=place.storage) as session:
+        for layer, expert, source in swaps:
+            session.swaps.put(layer, expert, source)
+        identity = session.swaps.identity()
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
         request = Request(
             ids, options.count, sampling, ends, options.stop, not options.no_digest, bool(options.log_routing)
@@ -152,6 +181,8 @@ def run_here(
         stats = session.stats()
         output.piece("\n" if answer.text and not answer.text.endswith("\n") else "")
     return {
+        "identity": identity,
+        "swaps": session.swaps.document(),
         "text": answer.text,
         "tokens": answer.tokens,
         "digest": answer.digest or None,
@@ -164,6 +195,8 @@ def run_here(
         "threads": limits.workers,
         "planned_bytes": session.plan.pool_bytes,
         "used_bytes": stats.pool_used,
+        "store": session.store.kind if session.store else place.name,
+        "slots": session.plan.slots,
         "routes": answer.routes,
         "experts": {
             "hits": stats.expert_hits,
@@ -178,6 +211,7 @@ def run_there(
     target: targets.Target,
     model: Model,
     limits: Limits,
+    place: placement.Place,
     prompt: tuple[str, list[int]],
     ends: list[int],
     sampling: Sampling,
@@ -187,6 +221,11 @@ def run_there(
     if options.stop:
         raise UsageError(f"--stop works on target linux; on {target.name} end the text with --end ID or -n")
     text, tokens = prompt
+    reader, apart = limits, place.streamed and not target.name.startswith("linux")
+    if apart:  # texts lie behind the experts: they stay with the file, here
+        limits = replace(limits, text_bytes=0)
+        tokens = tokens or read_here(model, reader, text, not options.chat)
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
     job = Job(
         f"run {options.blob.name}",
         limits,
@@ -199,6 +238,7 @@ def run_there(
         bos=not options.chat,
         digest=not options.no_digest,
         routing=bool(options.log_routing),
+        **place.job(),
     )
     output.detail(f"{target.name}: {job.name}")
     result = target.run(job, model, options.time_limit)
@@ -206,8 +246,27 @@ def run_there(
         raise result.error
     for sentence in result.bad_checks():
         output.note(sentence)
+    if apart and reader.text_bytes:
+        result.text = write_here(model, reader, [token for token in result.tokens.get(0, []) if token not in ends])
     output.piece(result.text + ("\n" if result.text and not result.text.endswith("\n") else ""))
-    return document_of(result)
+    return {**document_of(result), "store": place.name, "slots": limits.slots}
+
+
+def text_limits(limits: Limits) -> Limits:
+    """Of a session that reads and writes text, and never runs."""
+    return Limits(context=limits.context, batch=1, text_bytes=limits.text_bytes)
+
+
+def read_here(model: Model, limits: Limits, text: str, bos: bool) -> list[int]:
+    """A prompt's ids."""
+    with Session(model, text_limits(limits)) as session:
+        return encode(session, text, special=True, bos=bos)
+
+
+def write_here(model: Model, limits: Limits, tokens: list[int]) -> str:
+    """An answer's text."""
+    with Session(model, text_limits(limits)) as session:
+        return decode(session, tokens)
 
 
 def document_of(result: JobResult) -> dict[str, Any]:
@@ -236,16 +295,31 @@ def document_of(result: JobResult) -> dict[str, Any]:
 
 def write_routes(options: argparse.Namespace, routes: list[dict[str, Any]], output: Output) -> None:
     """--log-routing."""
-    if not options.log_routing:
+    plain = [{key: value for key, value in route.items() if key != "lane"} for route in routes]
+    write_lines(options.log_routing, plain, "choices of experts", output)
+
+
+def write_lines(path: Path | None, entries: list[dict[str, Any]], what: str, output: Output) -> None:
+    """A list as JSON lines, where that is wanted."""
+    if path is None:
         return
-    lines = (json.dumps({key: value for key, value in route.items() if key != "lane"}) for route in routes)
     try:
-        options.log_routing.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
     except OSError as error:
-        raise InputError(
-            f"{options.log_routing}: cannot be written ({error.strerror}); choose another place"
-        ) from None
-    output.note(f"{options.log_routing}: {len(routes)} choices of experts")
+        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    output.note(f"{path}: {len(entries)} {what}")
+
+
+def swaps_of(words: list[str]) -> Swaps:
+    """--swap: layer, expert and the file that has another."""
+    found = []
+    for word in words:
+        place, _, path = word.partition("=")
+        layer, _, expert = place.partition(":")
+        if not (layer.isdecimal() and expert.isdecimal() and path):
+            raise UsageError(f"--swap {word}: expected LAYER:EXPERT=FILE such as 3:0=other.colibri")
+        found.append((int(layer), int(expert), Model.open(path)))
+    return found
 
 
 def tell(document: dict[str, Any], info: Info, output: Output) -> None:

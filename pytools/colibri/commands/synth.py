@@ -11,12 +11,14 @@ from ..output import Output, bytes_text
 from ..progress import progress_bar
 from ..synth import SPECS, write_random_blob
 from ..synth_shapes import SHAPES, shape_of, write_shape_blob
+from ..synth_sparse import write_sparse_blob
 from ..unfinished import Work
 from .common import natural, positive
 
 EXAMPLES = (
     "colibri synth random.colibri --spec mixed --weights q4 --seed 7",
     "colibri synth olmoe.colibri --shape olmoe --weights q4-all",
+    "colibri synth giant.colibri --shape glm-5.2 --weights q4-all --sparse",
 )
 GROUPS = ("embed", "head", "attention", "ffn", "experts")
 
@@ -31,6 +33,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--layers", type=positive, metavar="N", help="with --shape: so many layers instead of the model's"
+    )
+    parser.add_argument(
+        "--sparse",
+        action="store_true",
+        help="with --shape: embedding, head, routers and norms are random, everything else is zero and takes no space "
+        "on the disk",
     )
     parser.add_argument(
         "--weights",
@@ -51,7 +59,13 @@ def run(options: argparse.Namespace, output: Output) -> int:
     path = options.output_path
     if options.layers and not options.shape:
         raise UsageError("--layers belongs to --shape: a --spec has its own number of layers")
-    if options.shape:
+    if options.sparse and not options.shape:
+        raise UsageError("--sparse belongs to --shape: a --spec is small anyway")
+    if options.sparse:
+        written = write_sparse_blob(
+            path, shape_of(options.shape, options.layers), kinds, options.seed, options.overwrite
+        )
+    elif options.shape:
         work = Work(note=output.note)
         with progress_bar(output.verbosity >= 0, "writing") as work.progress:
             written = write_shape_blob(

@@ -6,16 +6,16 @@ import argparse
 from dataclasses import replace
 from typing import Any
 
-from .. import factors, targets
+from .. import factors, placement, targets
 from ..engine import Info, Model
 from ..errors import MissingTool
 from ..jobs import Job, JobResult
 from ..output import Output, table
-from .common import blob_argument, limits_of, natural, positive, worker_options
+from .common import blob_argument, limits_of, natural, positive, store_options, worker_options
 
 EXAMPLES = (
-    "colibri verify model.colibri",
     "colibri verify model.colibri --target linux,wasm --thorough --json",
+    "colibri verify model.colibri --target linux,baremetal --store ram,flash,block --slots 8",
 )
 DIFFERENT = 1
 
@@ -39,6 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="per target also: budgets, prompt splits, filled pools, second sequences and sessions, "
         "a hostile float environment, workers, every kernel level it has, and mixtures of them",
     )
+    store_options(parser, several=True)
     parser.add_argument(
         "--prompt-tokens", type=positive, default=24, metavar="N", help="length of the prompt"
     )
@@ -76,6 +77,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
         output,
         options.time_limit,
         options.thorough,
+        placement.names_of(options.store),
+        options.slots,
+        options.ram,
     )
     document = {"model": model.info().identity, **report.document()}
     output.document(document)
@@ -90,6 +94,17 @@ class Report:
         self.results: list[tuple[str, JobResult]] = []
         self.missing: list[dict[str, str]] = []
         self.problems: list[str] = []
+
+    def add(self, name: str, result: JobResult) -> None:
+        """A run that must have the first one's digest."""
+        place = f"{result.target} {result.store}" if result.target == targets.BOARD else result.target
+        expected = next((r.digest for _, r in self.results if r.digest), result.digest)
+        self.results.append((name, result))
+        self.problems += [f"{sentence} ({name})" for sentence in result.bad_checks()]
+        if result.error:
+            self.problems.append(f"{place}: {name}: {result.error}")
+        elif result.digest != expected:
+            self.problems.append(f"{place}: {name}: digest {result.digest}, expected {expected}")
 
     def digests(self) -> set[str]:
         """The different digests of all runs."""
@@ -126,7 +141,7 @@ class Report:
 
     def show(self, output: Output) -> None:
         """For people."""
-        cells = [["target", "variant", "runner", "threads", "pool planned", "used", "seconds", "digest"]]
+        cells = [["target", "variant", "runner", "store", "threads", "pool planned", "used", "seconds", "digest"]]
         for name, result in self.results:
             if name == "base":
                 cells.append(
@@ -134,6 +149,7 @@ class Report:
                         result.target,
                         result.variant,
                         result.runner,
+                        result.store,
                         str(result.threads),
                         f"{result.planned_bytes:,}",
                         f"{result.used_bytes:,}",
@@ -141,7 +157,7 @@ class Report:
                         result.digest[:16],
                     ]
                 )
-        output.result(table(cells, right={3, 4, 5, 6}))
+        output.result(table(cells, right={4, 5, 6, 7}))
         varied = [name for name, _ in self.results if name != "base"]
         if varied:
             output.result(f"{len(varied)} runs with {len(set(varied))} variations")
@@ -158,6 +174,18 @@ class Report:
         )
 
 
+def placed(
+    target: targets.Target, job: Job, model: Model, stores: list[str], slots: int, memory: int
+) -> list[Job]:
+    """The job once for each place asked for that a target may have the model in."""
+    suited = targets.suited(target, job)
+    return [
+        replace(suited, limits=placement.limits_at(place, model, suited.limits, slots, memory), **place.job())
+        for place in placement.places(target.name, stores, slots, memory)
+        or placement.places(target.name, [placement.STORES[0]])
+    ]
+
+
 def compare(
     chosen: list[targets.Target],
     model: Model,
@@ -165,28 +193,24 @@ def compare(
     output: Output,
     limit: float = targets.TIME_LIMIT,
     thorough: bool = False,
+    stores: list[str] | None = None,
+    slots: int = 0,
+    memory: int = 0,
 ) -> Report:
     """Run a job on targets, with all its variations if thorough; every digest must be the first one's, every check
-    good, planned = used."""
+    good, planned = used. stores, slots, memory: see placement."""
     report = Report()
-    expected = ""
     for target in chosen:
         how = target.missing()
         if how:
             report.missing.append({"target": target.name, "how": how})
             continue
-        suited = targets.suited(target, job)
-        jobs = [("base", suited)]
-        if thorough:
-            jobs = factors.variations(suited, levels=targets.levels(target, suited, model))
-        for name, varied in jobs:
-            output.detail(f"{target.name}: {name}")
-            result = target.run(replace(varied, name=f"{name} on {target.name}"), model, limit)
-            report.results.append((name, result))
-            expected = expected or result.digest
-            report.problems += [f"{sentence} ({name})" for sentence in result.bad_checks()]
-            if result.error:
-                report.problems.append(f"{target.name}: {name}: {result.error}")
-            elif result.digest != expected:
-                report.problems.append(f"{target.name}: {name}: digest {result.digest}, expected {expected}")
+        for suited in placed(target, job, model, stores or [], slots, memory):
+            jobs = [("base", suited)]
+            if thorough:
+                jobs = factors.variations(suited, levels=targets.levels(target, suited, model))
+            for name, varied in jobs:
+                output.detail(f"{target.name}: {name}")
+                named = replace(varied, name=f"{name} on {target.name}")
+                report.add(name, target.run(named, model, limit))
     return report
