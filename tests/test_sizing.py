@@ -281,7 +281,7 @@ def test_options_that_contradict(tmp_path: Path, capsys: Capture) -> None:
     file.write_text(json.dumps(SMALL))
     for wrong in (["--ram", "1GB", "--memory", "1G"], ["--ram", "1GB", "--slots", "3"], ["--header", "x.h"]):
         assert cli.main(["plan", "--config", str(file), *wrong]) == 2
-    assert cli.main(["plan", str(file), "--ram", "1GB"]) == 2
+    assert cli.main(["plan", str(file), "--storage-gbps", "2"]) == 2
     for wrong in ("much", "0", "-1GB", "5iB", "25Gi"):
         with pytest.raises(SystemExit) as caught:
             cli.main(["plan", "--config", str(file), "--ram", wrong])

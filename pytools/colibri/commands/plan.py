@@ -18,8 +18,7 @@ from ..sizing import cold_bytes, expert_layers, uniform_bytes
 from .common import describe, limit_options, limits_of, memory_size, positive
 
 EXAMPLES = (
-    "colibri plan model.colibri --context 256 --header pool.h --svg pool.svg",
-    "colibri plan model.colibri --ram 4GiB --context 1024 --storage-gbps 2",
+    "colibri plan model.colibri --context 1024 --ram 4GiB --storage-gbps 2 --svg pool.svg",
     "colibri plan --config config.json --weights q4 --ram 25GB --storage-gbps 1",
 )
 

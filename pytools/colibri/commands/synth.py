@@ -17,7 +17,6 @@ from .common import natural, positive
 
 EXAMPLES = (
     "colibri synth random.colibri --spec mixed --weights q4 --seed 7",
-    "colibri synth olmoe.colibri --shape olmoe --weights q4-all",
     "colibri synth giant.colibri --shape glm-5.2 --weights q4-all --sparse",
 )
 GROUPS = ("embed", "head", "attention", "ffn", "experts")
