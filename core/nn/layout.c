@@ -303,7 +303,8 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     layout->slot_bytes = w.expert_run;
     colibri_arena_region(arena, COLIBRI_REGION_SLOTS);
     layout->slots = colibri_arena_take(arena, layout->slot_count, sizeof(colibri_slot));
-    layout->slot_of = colibri_arena_take(arena, streamed ? layout->expert_count : 0u, 4);
+    layout->cache = colibri_arena_take(arena, streamed != 0,
+                                       colibri_cache_bytes(layout->expert_count, limits->policy));
     layout->slot_data = colibri_arena_take(arena, layout->slot_count, w.expert_run);
     colibri_arena_region(arena, COLIBRI_REGION_TEXT);
     layout->text_bytes = text_bytes;
