@@ -21,7 +21,8 @@ enum {                                          /* an expert's state: */
 enum {
     USES_PERIOD = 8,                            /* counts are halved after so many uses an expert, on average */
     LEAD_UNIT = 4096,                           /* of a hit */
-    LEAD_MARGIN = 64,                           /* by a hit in so many references an order must lead to be followed */
+    LEAD_PERIOD = 8,                            /* what it led by so many uses an expert ago counts a third */
+    LEAD_MARGIN = 128,                           /* by a hit in so many references an order must lead to be followed */
     LEAD_SHIFT_MOST = 17
 };
 
@@ -62,9 +63,9 @@ void colibri_cache_begin(colibri_cache *c, uint32_t experts, uint32_t slots, uin
     c->slots = slots;
     c->policy = policy;
     c->window = window ? window : 1u;
-    c->follow = policy == COLIBRI_POLICY_LRU ? BY_AGE : BY_USE;
+    c->follow = policy == COLIBRI_POLICY_LFU ? BY_USE : BY_AGE;
     c->ghost_slots = experts / 4u ? experts / 4u : 1u;
-    while (c->lead_shift < LEAD_SHIFT_MOST && 1u << c->lead_shift < USES_PERIOD * (uint64_t)experts) {
+    while (c->lead_shift < LEAD_SHIFT_MOST && 1u << c->lead_shift < LEAD_PERIOD * (uint64_t)experts) {
         c->lead_shift++;
     }
     for (uint32_t q = 0; q < COLIBRI_CACHE_QUEUES; q++) {
@@ -260,45 +261,74 @@ int32_t colibri_cache_pin(colibri_cache *c, uint32_t expert, uint32_t pinned)
 
 /* --- uses --- */
 
-/* The ghost's part of a use before it is counted: 1 for a hit. Behind the counting the expert is put in anew. */
-static int colibri_ghost_meet(colibri_cache *c, uint32_t order, uint32_t expert)
+static uint32_t colibri_needed_at(const colibri_needed *turn, uint32_t position)
+{
+    return turn->base + turn->words[(uint64_t)position * turn->stride];
+}
+
+/* What a ghost holds of a turn counts as hit, and waits outside its queue until it is used; returns how many. */
+static uint32_t colibri_ghost_meet(colibri_cache *c, const colibri_needed *turn, uint32_t order)
+{
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < turn->count; i++) {
+        uint32_t expert = colibri_needed_at(turn, i);
+        if (*colibri_cache_state(c, expert) & (uint32_t)IN_GHOST << order) {
+            colibri_queue_drop(c, order + GHOST, expert);
+            hits++;
+        }
+    }
+    return hits;
+}
+
+/* A used expert into a ghost, `waiting` others have their places in it. */
+static uint32_t colibri_ghost_use(colibri_cache *c, uint32_t order, uint32_t expert, uint32_t waiting)
 {
     uint32_t q = order + GHOST;
     uint32_t mark = (uint32_t)IN_GHOST << order;
     uint32_t *state = colibri_cache_state(c, expert);
+    uint32_t victim = COLIBRI_NO;
     if (*state & mark) {
-        colibri_queue_drop(c, q, expert);
-        return 1;
+        colibri_queue_put(c, q, expert);
+        return waiting - 1u;
     }
-    if (c->queue[q].size == c->ghost_slots) {
-        uint32_t victim = colibri_queue_lowest(c, q);
+    if (c->queue[q].size + waiting >= c->ghost_slots) {
+        victim = colibri_queue_lowest(c, q);
+        if (victim == COLIBRI_NO) {
+            return waiting;
+        }
         colibri_queue_drop(c, q, victim);
         *colibri_cache_state(c, victim) &= ~mark;
     }
     *state |= mark;
-    return 0;
+    colibri_queue_put(c, q, expert);
+    return waiting;
 }
 
-static void colibri_cache_use(colibri_cache *c, uint32_t expert)
+/* A turn's uses: counts, ghosts, and which of them leads. */
+static void colibri_cache_use(colibri_cache *c, const colibri_needed *turn)
 {
-    uint32_t *state = colibri_cache_state(c, expert);
     int ghosts = c->policy == COLIBRI_POLICY_ADAPTIVE;
-    int lead = 0;
-    if (ghosts) {
-        lead = colibri_ghost_meet(c, BY_AGE, expert) - colibri_ghost_meet(c, BY_USE, expert);
+    uint32_t by_age = ghosts ? colibri_ghost_meet(c, turn, BY_AGE) : 0u;
+    uint32_t by_use = ghosts ? colibri_ghost_meet(c, turn, BY_USE) : 0u;
+    int32_t lead = ((int32_t)by_age - (int32_t)by_use) * LEAD_UNIT;
+    int32_t period = (int32_t)(1u << c->lead_shift);
+    int32_t margin = LEAD_UNIT / LEAD_MARGIN * period;
+    for (uint32_t i = 0; i < turn->count; i++) {
+        uint32_t expert = colibri_needed_at(turn, i);
+        uint32_t *state = colibri_cache_state(c, expert);
+        *state = (*state & ~(uint32_t)AGE) + ((*state & USES) != USES);
+        if (ghosts) {
+            by_age = colibri_ghost_use(c, BY_AGE, expert, by_age);
+            by_use = colibri_ghost_use(c, BY_USE, expert, by_use);
+            c->lead -= c->lead / period;
+        }
+        if (c->policy != COLIBRI_POLICY_LRU && ++c->references == USES_PERIOD * (uint64_t)c->experts) {
+            c->references = 0;
+            colibri_cache_halve(c);
+        }
     }
-    *state = (*state & ~(uint32_t)AGE) + ((*state & USES) != USES);
-    if (ghosts) {
-        int32_t margin = LEAD_UNIT / LEAD_MARGIN * (int32_t)(1u << c->lead_shift);
-        colibri_queue_put(c, BY_AGE + GHOST, expert);
-        colibri_queue_put(c, BY_USE + GHOST, expert);
-        c->lead += lead * LEAD_UNIT - c->lead / (int32_t)(1u << c->lead_shift);
-        c->follow = c->lead > margin ? BY_AGE : c->lead < -margin ? BY_USE : c->follow;
-    }
-    if (c->policy != COLIBRI_POLICY_LRU && ++c->references == USES_PERIOD * (uint64_t)c->experts) {
-        c->references = 0;
-        colibri_cache_halve(c);
-    }
+    c->lead += lead;
+    c->follow = c->lead > margin ? BY_AGE : c->lead < -margin ? BY_USE : c->follow;
 }
 
 /* One more turn of its layer: where that makes it older by a level, it moves in the queues it is in. */
@@ -326,11 +356,6 @@ static void colibri_cache_age(colibri_cache *c, uint32_t expert)
 
 /* --- a turn --- */
 
-static uint32_t colibri_needed_at(const colibri_needed *turn, uint32_t position)
-{
-    return turn->base + turn->words[(uint64_t)position * turn->stride];
-}
-
 /* Is an expert between two positions of the turn? */
 static int colibri_needed_has(const colibri_needed *turn, uint32_t low, uint32_t high, uint32_t expert)
 {
@@ -357,9 +382,7 @@ void colibri_cache_turn(colibri_cache *c, const colibri_needed *turn)
     for (uint32_t i = 0; c->policy == COLIBRI_POLICY_ADAPTIVE && i < turn->span; i++) {
         colibri_cache_age(c, turn->base + i);
     }
-    for (uint32_t i = 0; i < turn->count; i++) {
-        colibri_cache_use(c, colibri_needed_at(turn, i));
-    }
+    colibri_cache_use(c, turn);
     c->position = 0;
     c->let_go = 0;
     c->far = turn->count;
