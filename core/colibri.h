@@ -115,7 +115,8 @@ enum colibri_field {
     COLIBRI_FIELD_LOGIT_ROWS = 46, COLIBRI_FIELD_TEXT_BYTES = 47, COLIBRI_FIELD_REWIND = 48,
     COLIBRI_FIELD_SWAPS = 49, COLIBRI_FIELD_KV_KIND = 50, COLIBRI_FIELD_POOL_BYTES = 51,
     COLIBRI_FIELD_POSITION = 52, COLIBRI_FIELD_TOKEN = 53, COLIBRI_FIELD_SEQUENCE = 54,
-    COLIBRI_FIELD_PROBE = 55, COLIBRI_FIELD_HOOK = 56, COLIBRI_FIELD_KERNEL = 57, COLIBRI_FIELD_POLICY = 58
+    COLIBRI_FIELD_PROBE = 55, COLIBRI_FIELD_HOOK = 56, COLIBRI_FIELD_KERNEL = 57, COLIBRI_FIELD_POLICY = 58,
+    COLIBRI_FIELD_TOP_K = 59, COLIBRI_FIELD_SKIP = 60
 };
 
 /* ------------------------------------------------------------------------------------------ the model */
@@ -226,7 +227,10 @@ typedef struct colibri_limits {
     uint32_t kv_kind;                   /* colibri_kv_kind */
     uint32_t kernel;                    /* colibri_kernel; changes neither the plan nor a bit of any answer */
     uint32_t policy;                    /* colibri_policy; without slots it changes nothing */
-    uint32_t reserved[2];
+    /* The two that change answers, off by default: whoever sets one says so with every answer. */
+    uint32_t top_k;                     /* experts of a row at most; 0 = the model's */
+    float skip_below;                   /* 0 .. 1: experts of a row with a lower weight are left out, but for its best */
+    uint32_t reserved[3];
 } colibri_limits;
 
 enum colibri_region {
@@ -345,7 +349,7 @@ COLIBRI_API const float *colibri_logits(const colibri_session *session, uint32_t
 COLIBRI_API uint32_t colibri_length(const colibri_session *session, uint32_t sequence);
 
 /* The experts the router chose for the index-th row of the last feed in one layer, ascending, with their
- * weights; returns how many were written (0: dense layer or nothing run). */
+ * weights (0: left out by limits.skip_below); returns how many were written (0: dense layer or nothing run). */
 COLIBRI_API uint32_t colibri_routing(const colibri_session *session, uint32_t layer, uint32_t index,
                                      uint32_t *experts, float *weights, uint32_t capacity);
 

@@ -6,6 +6,12 @@
  */
 #include "nn/session.h"
 
+/* Left out by the limits? */
+static int colibri_pair_skipped(const colibri_session *s, const colibri_layer *layer, uint32_t pair)
+{
+    return s->limits.skip_below > 0.0f && colibri_pool_floats(s, layer->chosen_weight)[pair] == 0.0f;
+}
+
 /* Pairs are row * top_k + k. Listed expert by expert, rows ascending, by counting: O(experts + rows * top_k), since no
  * budget bounds this serial piece. The router's logits are done with; the counts take their place. */
 void colibri_pass_list(colibri_session *s, const colibri_layer *layer)
@@ -18,7 +24,7 @@ void colibri_pass_list(colibri_session *s, const colibri_layer *layer)
     uint32_t listed = 0;
     colibri_fill(count, 0, 4u * (uint64_t)layer->d.experts);
     for (uint32_t p = 0; p < total; p++) {
-        count[chosen[p]]++;
+        count[chosen[p]] += !colibri_pair_skipped(s, layer, p);
     }
     s->distinct_count = 0;
     for (uint32_t e = 0; e < layer->d.experts; e++) {
@@ -32,7 +38,9 @@ void colibri_pass_list(colibri_session *s, const colibri_layer *layer)
     }
     first_pair[s->distinct_count] = listed;
     for (uint32_t p = 0; p < total; p++) {
-        pairs[count[chosen[p]]++] = p;
+        if (!colibri_pair_skipped(s, layer, p)) {
+            pairs[count[chosen[p]]++] = p;
+        }
     }
     s->pass_first = 0;
     s->pass_end = 0;
