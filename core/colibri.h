@@ -115,7 +115,8 @@ enum colibri_field {
     COLIBRI_FIELD_LOGIT_ROWS = 46, COLIBRI_FIELD_TEXT_BYTES = 47, COLIBRI_FIELD_REWIND = 48,
     COLIBRI_FIELD_SWAPS = 49, COLIBRI_FIELD_KV_KIND = 50, COLIBRI_FIELD_POOL_BYTES = 51,
     COLIBRI_FIELD_POSITION = 52, COLIBRI_FIELD_TOKEN = 53, COLIBRI_FIELD_SEQUENCE = 54,
-    COLIBRI_FIELD_PROBE = 55, COLIBRI_FIELD_HOOK = 56, COLIBRI_FIELD_KERNEL = 57
+    COLIBRI_FIELD_PROBE = 55, COLIBRI_FIELD_HOOK = 56, COLIBRI_FIELD_KERNEL = 57, COLIBRI_FIELD_POLICY = 58,
+    COLIBRI_FIELD_TOP_K = 59, COLIBRI_FIELD_SKIP = 60
 };
 
 /* ------------------------------------------------------------------------------------------ the model */
@@ -198,6 +199,14 @@ enum colibri_kernel {
 /* The levels compiled into this library: bit 1 << level. */
 COLIBRI_API uint32_t colibri_kernels(void);
 
+/* Which expert gives up its slot. All of them keep misses from rising when slots are added; none changes a bit of any
+ * answer. */
+enum colibri_policy {
+    COLIBRI_POLICY_ADAPTIVE = 0,        /* the least used or the longest unused, as would have hit more often lately */
+    COLIBRI_POLICY_LRU = 1,             /* the least recently used */
+    COLIBRI_POLICY_LFU = 2              /* the least used; uses of long ago count less */
+};
+
 enum colibri_limit_flags {
     COLIBRI_LIMIT_RESIDENT_COPY = 1,    /* bring the resident weights into the pool through fetch */
     COLIBRI_LIMIT_STREAM_EXPERTS = 2    /* experts come on demand into `slots` slots through fetch */
@@ -217,6 +226,10 @@ typedef struct colibri_limits {
     uint32_t swaps;                     /* slots for experts in others' places, see colibri_swap_expert */
     uint32_t kv_kind;                   /* colibri_kv_kind */
     uint32_t kernel;                    /* colibri_kernel; changes neither the plan nor a bit of any answer */
+    uint32_t policy;                    /* colibri_policy; without slots it changes nothing */
+    /* The two that change answers, off by default: whoever sets one says so with every answer. */
+    uint32_t top_k;                     /* experts of a row at most; 0 = the model's */
+    float skip_below;                   /* 0 .. 1: experts of a row with a lower weight are left out, but for its best */
     uint32_t reserved[3];
 } colibri_limits;
 
@@ -336,13 +349,18 @@ COLIBRI_API const float *colibri_logits(const colibri_session *session, uint32_t
 COLIBRI_API uint32_t colibri_length(const colibri_session *session, uint32_t sequence);
 
 /* The experts the router chose for the index-th row of the last feed in one layer, ascending, with their
- * weights; returns how many were written (0: dense layer or nothing run). */
+ * weights (0: left out by limits.skip_below); returns how many were written (0: dense layer or nothing run). */
 COLIBRI_API uint32_t colibri_routing(const colibri_session *session, uint32_t layer, uint32_t index,
                                      uint32_t *experts, float *weights, uint32_t capacity);
 
 /* Of the same row and layer: the widest distance of logits that the integer router made a weight of, in units of
  * 2^-16 (NUMERICS section 7: beyond the layer's span all count the same); 0 of a float router. */
 COLIBRI_API uint32_t colibri_router_spread(const colibri_session *session, uint32_t layer, uint32_t index);
+
+/* Pin an expert (1), or end that (0): once it is in a slot, at its first use, it is never given up. LIMIT if fewer slots
+ * than the largest top_k of a layer would be left for the others; LEFT_OUT where experts are not streamed. Changes no bit
+ * of any answer. The tape must be at its start. */
+COLIBRI_API int32_t colibri_pin(colibri_session *session, uint32_t layer, uint32_t expert, uint32_t pinned);
 
 COLIBRI_API int32_t colibri_rewind(colibri_session *session, uint32_t sequence, uint32_t length);
 COLIBRI_API int32_t colibri_reset(colibri_session *session, uint32_t sequence);
@@ -401,6 +419,18 @@ typedef struct colibri_stats_result {
 } colibri_stats_result;
 
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);
+
+/* For tools: the slots' policy without a model, by the very code a session runs. `memory` (8-byte aligned) has
+ * colibri_replay_bytes() bytes; experts are numbered over all layers. window: the largest top_k of a layer. A turn is the
+ * distinct experts that one layer of one feed needs, as words: the number of the layer's first expert, how many the layer
+ * has, n, then n experts of the layer, ascending. All turns are played, or none (ARGUMENT); what they hit and miss is
+ * added to *hits and *misses. */
+COLIBRI_API uint64_t colibri_replay_bytes(uint32_t experts, uint32_t policy);
+COLIBRI_API int32_t colibri_replay_start(void *memory, uint64_t bytes, uint32_t experts, uint32_t slots,
+                                         uint32_t policy, uint32_t window);
+COLIBRI_API int32_t colibri_replay_pin(void *memory, uint32_t expert);
+COLIBRI_API int32_t colibri_replay_turns(void *memory, const uint32_t *words, uint64_t count, uint64_t *hits,
+                                         uint64_t *misses);
 
 /* What the tape is made of, and what an op's units are. A strip is 32 output rows of a matrix. */
 enum colibri_op_kind {

@@ -32,6 +32,9 @@ int32_t colibri_check_limits(const colibri_view *view, const colibri_limits *lim
         {COLIBRI_FIELD_REWIND, limits->rewind, 0, limits->context},
         {COLIBRI_FIELD_SWAPS, limits->swaps, 0, moe ? 65535u : 0u},
         {COLIBRI_FIELD_KV_KIND, limits->kv_kind, 0, COLIBRI_KV_Q8},
+        {COLIBRI_FIELD_POLICY, limits->policy, 0, COLIBRI_POLICY_LFU},
+        {COLIBRI_FIELD_TOP_K, limits->top_k, 0, 65535},
+        {COLIBRI_FIELD_SKIP, colibri_bits(limits->skip_below), 0, 0x3F800000u},     /* 0 .. 1, no NaN */
         {COLIBRI_FIELD_RESERVED, limits->reserved[0] | limits->reserved[1] | limits->reserved[2], 0, 0},
         {COLIBRI_FIELD_KERNEL, limits->kernel, 0, COLIBRI_KERNEL_RELAXED},
     };

@@ -122,8 +122,7 @@ static int32_t colibri_carve(const colibri_view *view, const colibri_limits *lim
     colibri_fill(colibri_pool_at(s, layout->sequences), 0, sizeof(colibri_sequence) * limits->sequences);
     colibri_fill(colibri_pool_at(s, layout->faults), 0, 64u * (uint64_t)limits->workers);
     if (layout->slot_count) {
-        colibri_fill(colibri_pool_at(s, layout->slots), 0, layout->slot_count * sizeof(colibri_slot));
-        colibri_fill(colibri_pool_at(s, layout->slot_of), 0, layout->expert_count * 4u);
+        colibri_slots_begin(s);
     }
     colibri_swaps_begin(s);
     colibri_text_begin(s);

@@ -128,7 +128,7 @@ static void colibri_op_finish(colibri_session *s)
     s->prepared = 0;
     if (op->kind == COLIBRI_OP_EXPERT_DOWN) {
         int more = colibri_pass_more(s);
-        colibri_pass_release(s);
+        colibri_pass_release(s, op->layer);
         if (more) {
             s->op--;
             return;
@@ -155,7 +155,7 @@ static int32_t colibri_op_prepare(colibri_session *s)
 
 static void colibri_abandon(colibri_session *s)
 {
-    colibri_pass_release(s);
+    colibri_pass_abandon(s, colibri_op_now(s)->layer);
     s->row_count = 0;
     s->logit_count = 0;
     s->state = COLIBRI_STATE_IDLE;
@@ -324,6 +324,21 @@ int32_t colibri_reset(colibri_session *s, uint32_t sequence)
     }
     s->logit_count = 0;
     return COLIBRI_OK;
+}
+
+int32_t colibri_pin(colibri_session *s, uint32_t layer, uint32_t expert, uint32_t pinned)
+{
+    int32_t status = colibri_ready(s);
+    if (status < 0) {
+        return status;
+    }
+    if (s->state != COLIBRI_STATE_IDLE) {
+        return COLIBRI_ERROR_BUSY;
+    }
+    if (layer >= s->view.layers || pinned > 1u) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    return colibri_slots_pin(s, layer, expert, pinned);
 }
 
 int32_t colibri_stop(colibri_session *s)

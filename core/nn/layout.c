@@ -52,6 +52,17 @@ static uint64_t colibri_most(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* The next layer, with no more experts a row than the limits allow. */
+static int32_t colibri_layer_within(const colibri_view *view, const colibri_limits *limits, colibri_cursor *cursor,
+                                    colibri_description *d, colibri_detail *detail)
+{
+    int32_t status = colibri_layer_next(view, cursor, d, detail);
+    if (status >= 0 && limits->top_k && limits->top_k < d->top_k) {
+        d->top_k = limits->top_k;
+    }
+    return status;
+}
+
 static uint32_t colibri_role_kind(const colibri_view *view, const colibri_description *d, uint32_t role)
 {
     return colibri_tensor_at(view, d->tensor[role])->kind;
@@ -206,7 +217,7 @@ static int32_t colibri_widen_all(const colibri_view *view, const colibri_limits 
     int32_t status = colibri_layer_begin(view, &cursor, detail);
     w->ops = 3;                                 /* embed, final norm, head */
     for (uint32_t l = 0; status >= 0 && l < view->layers; l++) {
-        status = colibri_layer_next(view, &cursor, &d, detail);
+        status = colibri_layer_within(view, limits, &cursor, &d, detail);
         if (status >= 0) {
             w->ops += colibri_tape_layer_ops(&d, ops, l);
             colibri_widen_attention(view, limits, &d, layout, w, bad);
@@ -317,7 +328,8 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     layout->overrides = colibri_arena_take(arena, limits->swaps, sizeof(colibri_override));
     layout->override_of = colibri_arena_take(arena, limits->swaps ? layout->expert_count : 0u, 4);
     layout->slots = colibri_arena_take(arena, layout->slot_count, sizeof(colibri_slot));
-    layout->slot_of = colibri_arena_take(arena, streamed ? layout->expert_count : 0u, 4);
+    layout->cache = colibri_arena_take(arena, streamed != 0,
+                                       colibri_cache_bytes(layout->expert_count, limits->policy));
     layout->slot_data = colibri_arena_take(arena, layout->slot_count, w.expert_run);
     layout->override_data = colibri_arena_take(arena, limits->swaps, w.expert_run);
     colibri_arena_region(arena, COLIBRI_REGION_TEXT);
@@ -421,7 +433,7 @@ int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail)
     for (uint32_t l = 0; status >= 0 && l < s->view.layers; l++) {
         colibri_layer *layer = colibri_layer_at(s, l);
         colibri_fill(layer, 0, sizeof *layer);
-        status = colibri_layer_next(&s->view, &cursor, &layer->d, detail);
+        status = colibri_layer_within(&s->view, &s->limits, &cursor, &layer->d, detail);
         if (status < 0) {
             break;
         }

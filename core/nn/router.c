@@ -158,6 +158,18 @@ static int colibri_route_fixed(colibri_session *s, const colibri_layer *layer, u
     return bad;
 }
 
+/* Weights below the limit become 0, which leaves the expert out of the pass list; the best one stays. */
+static void colibri_skip_light(float *weight, uint32_t count, float below)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < count; i++) {
+        best = weight[i] > weight[best] ? i : best;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        weight[i] = i != best && weight[i] < below ? 0.0f : weight[i];
+    }
+}
+
 /* From a row's logits to its experts and weights; 1 if something is not finite. */
 static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uint32_t row, float *z)
 {
@@ -188,7 +200,11 @@ static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uin
         colibri_router_scores(s->kernel, d->router_score, z, d->experts);
         colibri_choose(z, d->experts, d->top_k, chosen);
     }
-    return colibri_router_weights(d, z, sum, chosen, weight);
+    int bad = colibri_router_weights(d, z, sum, chosen, weight);
+    if (s->limits.skip_below > 0.0f) {
+        colibri_skip_light(weight, d->top_k, s->limits.skip_below);
+    }
+    return bad;
 }
 
 /* The shared expert's gate of a few rows; 1 if one is not finite. */

@@ -7,6 +7,7 @@
 
 #include "blob/view.h"
 #include "kernels/kernels.h"
+#include "nn/cache.h"
 #include "pool/pool.h"
 
 /* A weight in the blob, or in the pool where the resident part was copied. */
@@ -72,15 +73,28 @@ typedef struct colibri_sequence {
     uint32_t reserved;
 } colibri_sequence;
 
+/* A distinct expert of the batch. */
+typedef struct colibri_distinct {
+    uint32_t expert;
+    uint32_t slot;                              /* COLIBRI_NO: in place */
+} colibri_distinct;
+
 /* An expert slot. ticket = slot number. */
 typedef struct colibri_slot {
     uint32_t layer;
     uint32_t expert;
     uint32_t state;
     uint32_t leased;
-    uint64_t used_at;
+    uint32_t next;                              /* of the free ones, COLIBRI_NO = last */
+    uint32_t reserved;
 } colibri_slot;
-enum colibri_slot_state { COLIBRI_SLOT_EMPTY = 0, COLIBRI_SLOT_ASKED = 1, COLIBRI_SLOT_READY = 2 };
+
+enum colibri_slot_state {
+    COLIBRI_SLOT_EMPTY = 0,
+    COLIBRI_SLOT_ASKED = 1,                     /* in flight */
+    COLIBRI_SLOT_READY = 2,
+    COLIBRI_SLOT_GIVEN = 3                      /* to an expert whose bytes are not asked for yet, or failed */
+};
 
 /* A slot whose expert takes, or is about to take, the place of the file's. */
 typedef struct colibri_override {
@@ -127,7 +141,7 @@ typedef struct colibri_layout {
     uint64_t router_logits, shared_switch, pairs, distinct, first_pair, chosen;
     uint64_t logits, logit_stride;
     uint64_t resident;
-    uint64_t slots, slot_of, slot_data, slot_bytes;
+    uint64_t slots, cache, slot_data, slot_bytes;
     uint64_t staging, overrides, override_of, override_data;    /* override_of: by expert, 0 or 1 + its override */
     uint64_t text, text_bytes;
     uint64_t kv_bytes_per_token, largest_unit_macs, resident_bytes, expert_bytes, expert_count;
@@ -161,8 +175,9 @@ struct colibri_session {
     uint32_t distinct_count, pass_first, pass_end;
     uint32_t starting_tensor, starting_asked;
     uint32_t kernel;                            /* colibri_kernel, never AUTO */
+    uint32_t free_slot;                         /* first of the free ones, COLIBRI_NO = none */
+    uint32_t stranded;                          /* slots that fetches of an abandoned pass are still in flight into */
     uint32_t reserved;
-    uint64_t clock;                             /* counts leases, for the slots' order of use */
     colibri_profile_entry profile[COLIBRI_OP_ROOM];     /* by op kind */
     uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched;
 };
@@ -390,12 +405,32 @@ void colibri_choose(const float *z, uint32_t experts, uint32_t k, uint32_t *chos
 void colibri_choose_in_groups(float *z, const colibri_description *d, uint32_t *chosen);
 /* router.c */
 void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
-/* experts.c: the pass list and its leases; the only place that calls the store */
+static inline colibri_distinct *colibri_distinct_at(const colibri_session *s, uint32_t index)
+{
+    return (colibri_distinct *)(void *)colibri_pool_at(s, s->layout.distinct) + index;
+}
+
+static inline colibri_slot *colibri_slot_at(const colibri_session *s, uint32_t index)
+{
+    return (colibri_slot *)(void *)colibri_pool_at(s, s->layout.slots) + index;
+}
+
+static inline colibri_cache *colibri_cache_of(const colibri_session *s)
+{
+    return (colibri_cache *)(void *)colibri_pool_at(s, s->layout.cache);
+}
+
+/* slots.c: the leases of a pass; the only place that calls the store */
+void colibri_slots_begin(colibri_session *s);
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);
 int colibri_pass_more(const colibri_session *s);
-void colibri_pass_release(colibri_session *s);
+void colibri_pass_release(colibri_session *s, uint32_t layer_index);
+void colibri_pass_abandon(colibri_session *s, uint32_t layer_index);
+int colibri_slots_busy(colibri_session *s);
+int32_t colibri_slots_pin(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t pinned);
+/* experts.c */
+void colibri_pass_list(colibri_session *s, const colibri_layer *layer);
 void colibri_expert_up(colibri_session *s, uint32_t layer, uint32_t first, uint32_t count, uint32_t worker);
 void colibri_expert_down(colibri_session *s, uint32_t layer, uint32_t first, uint32_t count);
-int colibri_slots_busy(colibri_session *s);
 
 #endif

@@ -30,6 +30,7 @@ COMMANDS = {
     "run": ("run", "continue a text or a chat message"),
     "chat": ("chat", "talk with a model"),
     "verify": ("verify", "run one job on all targets and compare the bits"),
+    "replay": ("replay", "a recorded trace of experts through all policies of the slots"),
     "synth": ("synth", "make a small random model"),
     "bench": ("bench", "how fast a model runs here, beside what the memory can deliver"),
     "audit": ("audit", "what the core's archives need, define and weigh"),

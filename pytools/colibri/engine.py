@@ -388,6 +388,10 @@ class Session:
         """Empty one sequence or all."""
         self._call("colibri_reset", self.c, sequence)
 
+    def pin(self, layer: int, expert: int, pinned: bool = True) -> None:
+        """Keep an expert in its slot from its next use on, or end that."""
+        self._call("colibri_pin", self.c, layer, expert, int(pinned))
+
     def helped(self) -> int:
         """Units that worker threads have run."""
         return self._crew.helped() if self._crew else 0
@@ -436,6 +440,10 @@ class Crew:
                 self._threads = self._threads[: self._threads.index(thread)]
                 self.end()
                 raise DoesNotFit(f"{workers} workers: {error}; plan fewer") from None
+
+    def pin(self, layer: int, expert: int, pinned: bool = True) -> None:
+        """Keep an expert in its slot from its next use on, or end that."""
+        self._call("colibri_pin", self.c, layer, expert, int(pinned))
 
     def helped(self) -> int:
         """Units that the threads have run, and not the driver."""

@@ -56,6 +56,7 @@ class Request:
     budget: int = UNLIMITED
     split: int = 0  # rows per feed at most, 0: as many as the plan allows
     cached: int = 0  # tokens of the prompt that are in the cache already
+    watch: Callable[[int], None] | None = None  # is told of every feed that has run: how many rows
 
 
 @dataclass
@@ -191,6 +192,8 @@ def generate(session: Session, request: Request, show: Callable[[str], None] | N
         rows = lane.rows(most)
         session.feed_rows(rows)
         session.finish(request.budget)
+        if request.watch:
+            request.watch(len(rows))
         lane.harvest(rows, 0)
         if lane.fed == len(request.prompt):
             prefilled = time.perf_counter()

@@ -148,7 +148,8 @@ class Job:
         ffi, c, s = header(), constants(), self.sampling
         companion = list(self.companion) if self.two_sequences or self.two_sessions else []
         text = b"" if self.prompt else self.text.encode("utf-8", "surrogateescape")
-        numbers = {k: v for k, v in self.planned().numbers().items() if k != "flags"}
+        elsewhere = ("flags", "policy", "top_k")  # the first has another name; of the others a job takes the defaults
+        numbers = {k: v for k, v in self.planned().numbers().items() if k not in elsewhere}
         job = ffi.new(
             "runner_job *",
             {

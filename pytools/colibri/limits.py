@@ -15,6 +15,7 @@ from .errors import UsageError
 
 UNLIMITED = 0xFFFFFFFF
 KV_KINDS = ("f32", "f16", "q8")
+POLICIES = ("adaptive", "lru", "lfu")
 
 
 def new(kind: str, **values: Any) -> Any:
@@ -64,20 +65,32 @@ class Limits:
     kernel: str = kernels.AUTO  # enters neither the plan nor an answer
     resident_copy: bool = False
     stream_experts: bool = False
+    policy: str = POLICIES[0]  # of the slots; changes no answer
+    top_k: int = 0  # experts of a row at most, 0: the model's; changes answers
+    skip_below: float = 0.0  # experts of a lower weight are left out; changes answers
 
     def c(self) -> Any:
         """The C structure."""
         if self.kv not in KV_KINDS:
             raise UsageError(f"KV kind {self.kv!r}: expected one of {', '.join(KV_KINDS)}")
-        return new("colibri_limits", **self.numbers())
+        return new("colibri_limits", skip_below=self.skip_below, **self.numbers())
+
+    @property
+    def lossy(self) -> str:
+        """What makes answers other than the model's, in words; empty: nothing."""
+        fewer = [f"at most {self.top_k} experts per token"] if self.top_k else []
+        return "; ".join(fewer + ([f"experts of weight below {self.skip_below:g} skipped"] if self.skip_below else []))
 
     def numbers(self) -> dict[str, int]:
         """The structure's fields by name, as numbers; what is chosen where it runs is 0: the kernel by default."""
-        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind", "swaps")
+        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind", "swaps", "top_k")
         values = {name: getattr(self, name) for name in names}
         constants = library.constants()
         values["kernel"] = kernels.number_of(self.kernel)
         values["kv_kind"] = getattr(constants, "KV_" + self.kv.upper())
+        if self.policy not in POLICIES:
+            raise UsageError(f"policy {self.policy!r}: expected one of {', '.join(POLICIES)}")
+        values["policy"] = getattr(constants, "POLICY_" + self.policy.upper())
         values["flags"] = (
             constants.LIMIT_RESIDENT_COPY * self.resident_copy
             + constants.LIMIT_STREAM_EXPERTS * self.stream_experts

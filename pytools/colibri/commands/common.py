@@ -11,6 +11,7 @@ from typing import Any
 from .. import kernels
 from ..engine import KV_KINDS, Info, Limits, Model, Sampling
 from ..errors import InputError, UsageError
+from ..limits import POLICIES
 
 DEFAULT_CONTEXT = 2048
 DEFAULT_TEXT_BYTES = 1024
@@ -111,6 +112,12 @@ def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
         help=f"longest text to encode (default {DEFAULT_TEXT_BYTES} if the model has a tokenizer)",
     )
     worker_options(parser)
+    parser.add_argument(
+        "--slots", type=natural, default=0, metavar="N", help="expert slots; 0: experts are used in place"
+    )
+    parser.add_argument(
+        "--policy", choices=POLICIES, default=POLICIES[0], help="which expert gives up its slot; changes no answer"
+    )
     if full:
         parser.add_argument(
             "--logit-rows",
@@ -121,9 +128,6 @@ def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
         )
         parser.add_argument(
             "--sequences", type=positive, default=1, metavar="N", help="sequences in one session"
-        )
-        parser.add_argument(
-            "--slots", type=natural, default=0, metavar="N", help="expert slots; 0: experts are used in place"
         )
         parser.add_argument(
             "--rewind", type=natural, default=0, metavar="N", help="positions a rewind may take back"
@@ -150,7 +154,7 @@ def limits_of(options: argparse.Namespace, info: Info, least_text: int = 0, **fi
         "slots": slots,
         "stream_experts": slots > 0,
     }
-    for name in ("logit_rows", "sequences", "workers", "kernel", "rewind", "resident_copy"):
+    for name in ("logit_rows", "sequences", "workers", "kernel", "rewind", "resident_copy", "policy"):
         if hasattr(options, name):
             values[name] = getattr(options, name)
     return Limits(**{**values, **fixed})

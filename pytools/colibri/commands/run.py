@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from .. import placement, targets
+from ..blobfile import BlobFile
 from ..chat import render, special_tokens
 from ..engine import Info, Limits, Model, Sampling, Session
 from ..errors import InputError, UsageError
 from ..generation import Request, generate
 from ..jobs import Job, JobResult
 from ..output import Output
-from ..text import decode, encode
+from ..text import encode
+from ..trace import Trace, expert_layers, feed_of
 from .common import (
     IN_PLACE,
     blob_argument,
@@ -30,6 +32,7 @@ from .common import (
     store_options,
     token_file,
 )
+from .run_experts import answer_identity, expert_options, keep_records, recorded, use_profile
 
 Swaps = list[tuple[int, int, Model]]  # layer, expert, the file that has another
 EXAMPLES = (
@@ -64,6 +67,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     sampling_options(parser)
     limit_options(parser)
+    expert_options(parser)
     parser.add_argument(
         "--no-digest", action="store_true", help="do not hash the logits: a faster prompt and a smaller pool"
     )
@@ -118,6 +122,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         info,
         len(text.encode("utf-8", "surrogateescape")),
         logit_rows=1 if options.no_digest else options.batch,
+        top_k=options.experts_per_token,
+        skip_below=options.skip_below,
         **IN_PLACE,
     )
     swaps = swaps_of(options.swap)
@@ -130,7 +136,10 @@ def run(options: argparse.Namespace, output: Output) -> int:
         document = run_here(options, model, limits, place, (text, tokens), ends, sampling, output, swaps)
     else:
         document = run_there(options, target[0], model, limits, place, (text, tokens), ends, sampling, output)
-    document = {"model": info.identity, "identity": info.identity, "target": options.target, **document}
+    document = {
+        "model": info.identity, "identity": answer_identity(info.identity, limits), "lossy": limits.lossy or None,
+        "target": options.target, **document,
+    }  # fmt: skip
     write_routes(options, document.pop("routes"), output)
     write_lines(options.swap_log, document.get("swaps", []), "experts replaced", output)
     output.document(document)
@@ -169,17 +178,22 @@ def run_here(
     """In this process, with text as it comes."""
     text, tokens = prompt
     limits = placement.limits_at(place, model, limits, options.slots, options.ram)
+    trace = Trace(model.info().identity, expert_layers(BlobFile(model.path), limits.top_k)) if recorded(options) else None
     with Session(model, limits, storage=place.storage) as session:
         for layer, expert, source in swaps:
             session.swaps.put(layer, expert, source)
-        identity = session.swaps.identity()
+        identity = answer_identity(session.swaps.identity(), limits)
+        before = use_profile(options, session, trace, output)
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
         request = Request(
             ids, options.count, sampling, ends, options.stop, not options.no_digest, bool(options.log_routing)
         )
+        if trace:
+            request.watch = lambda rows: trace.feeds.append(feed_of(session, trace.layers, rows))
         answer = generate(session, request, output.piece)
         stats = session.stats()
         output.piece("\n" if answer.text and not answer.text.endswith("\n") else "")
+    keep_records(options, trace, before, output)
     return {
         "identity": identity,
         "swaps": session.swaps.document(),
@@ -218,6 +232,9 @@ def run_there(
     output: Output,
 ) -> dict[str, Any]:
     """As a job on another target; the text comes when it is finished."""
+    for name in ("trace", "profile", "skip_below", "experts_per_token", "slots"):
+        if getattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} works on target linux; leave it out on {target.name}")
     if options.stop:
         raise UsageError(f"--stop works on target linux; on {target.name} end the text with --end ID or -n")
     text, tokens = prompt
@@ -324,6 +341,8 @@ def swaps_of(words: list[str]) -> Swaps:
 
 def tell(document: dict[str, Any], info: Info, output: Output) -> None:
     """Numbers on the side."""
+    if document["lossy"]:
+        output.result(f"[not the model's own answer: {document['lossy']}; identity {document['identity']}]")
     made, seconds = len(document["tokens"]), document["seconds_decode"]
     prefill = "" if document["seconds_prefill"] is None else f" in {document['seconds_prefill']:.2f} s"
     decode = "" if seconds is None else f" in {seconds:.2f} s"
@@ -334,4 +353,5 @@ def tell(document: dict[str, Any], info: Info, output: Output) -> None:
         f"pool {document['used_bytes']:,} bytes"
     )
     if document["digest"]:
-        output.note(f"digest {document['digest']}")
+        lossy = f" ({document['lossy']})" if document["lossy"] else ""
+        output.note(f"digest {document['digest']}{lossy}")

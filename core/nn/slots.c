@@ -1,0 +1,273 @@
+/*
+ * slots.c: the expert slots of a session. Takes the next pass from the policy (cache.c), asks the store for what is
+ * missing and waits until all of it is there and its checksum right: the only place that calls the store or waits.
+ * A leased slot is in the pass; nothing the policy gives up is in the pass or in flight.
+ */
+#include "nn/session.h"
+
+void colibri_slots_begin(colibri_session *s)
+{
+    uint32_t count = s->layout.slot_count;
+    colibri_fill(colibri_pool_at(s, s->layout.slots), 0, count * sizeof(colibri_slot));
+    for (uint32_t i = 0; i < count; i++) {
+        colibri_slot_at(s, i)->next = i + 1u < count ? i + 1u : COLIBRI_NO;
+    }
+    s->free_slot = 0;
+    colibri_cache_begin(colibri_cache_of(s), (uint32_t)s->layout.expert_count, count, s->limits.policy,
+                        s->layout.max_top_k);
+}
+
+static uint32_t colibri_slot_number(const colibri_session *s, const colibri_slot *slot)
+{
+    return colibri_layer_at(s, slot->layer)->d.first_expert + slot->expert;
+}
+
+static void colibri_slot_free(colibri_session *s, uint32_t index)
+{
+    colibri_slot *slot = colibri_slot_at(s, index);
+    colibri_cache_forget(colibri_cache_of(s), colibri_slot_number(s, slot));
+    slot->state = COLIBRI_SLOT_EMPTY;
+    slot->next = s->free_slot;
+    s->free_slot = index;
+}
+
+/* Is an asked slot there? Its checksum must be right before any byte counts; after an error it is asked for anew. */
+static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
+{
+    colibri_slot *slot = colibri_slot_at(s, index);
+    if (slot->state == COLIBRI_SLOT_READY) {
+        return COLIBRI_DONE;
+    }
+    int32_t status = s->hooks.fetched(s->hooks.user, index);
+    if (status == COLIBRI_WAIT) {
+        return COLIBRI_WAIT;
+    }
+    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
+    uint32_t crc = 0;
+    if (status >= 0) {
+        crc = colibri_crc(s->kernel, 0, colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes),
+                          layer->d.expert_run);
+    }
+    if (status < 0 || crc != colibri_expert_sum_at(&s->view, layer->d.first_expert + slot->expert)->crc) {
+        slot->state = COLIBRI_SLOT_GIVEN;
+        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT;
+    }
+    slot->state = COLIBRI_SLOT_READY;
+    return COLIBRI_DONE;
+}
+
+/* Fetches that were abandoned still hold their slots, and nobody else asks how they are. */
+static void colibri_slots_settle(colibri_session *s)
+{
+    for (uint32_t i = 0; s->stranded && i < s->layout.slot_count; i++) {
+        colibri_slot *slot = colibri_slot_at(s, i);
+        if (slot->state != COLIBRI_SLOT_ASKED || slot->leased) {
+            continue;
+        }
+        int32_t status = colibri_slot_poll(s, i);
+        if (status == COLIBRI_WAIT) {
+            continue;
+        }
+        s->stranded--;
+        if (status < 0) {
+            colibri_slot_free(s, i);
+        } else {
+            colibri_cache_list(colibri_cache_of(s), colibri_slot_number(s, slot));
+        }
+    }
+}
+
+/* Ask the host for the bytes of a slot that was given. */
+static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
+{
+    colibri_slot *slot = colibri_slot_at(s, index);
+    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
+    colibri_fetch_request request;
+    colibri_fill(&request, 0, sizeof request);
+    request.offset = layer->expert_offset + slot->expert * layer->d.expert_run;
+    request.bytes = layer->d.expert_run;
+    request.layer = slot->layer;
+    request.expert = slot->expert;
+    request.ticket = index;
+    request.destination = colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes);
+    int32_t status = s->hooks.fetch(s->hooks.user, &request);
+    if (status < 0 || status == COLIBRI_WAIT) {
+        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_WAIT;
+    }
+    slot->state = COLIBRI_SLOT_ASKED;
+    s->stat_misses++;
+    s->stat_fetched += request.bytes;
+    return COLIBRI_OK;
+}
+
+static colibri_needed colibri_needed_of(const colibri_session *s, uint32_t layer_index)
+{
+    const colibri_description *d = &colibri_layer_at(s, layer_index)->d;
+    colibri_needed turn = {&colibri_distinct_at(s, 0)->expert, sizeof(colibri_distinct) / 4u, d->first_expert,
+                           d->experts, s->distinct_count};
+    return turn;
+}
+
+/* Give the next expert of the pass its slot; 0: the pass ends before it. */
+static int colibri_pass_take(colibri_session *s, uint32_t layer_index, const colibri_needed *turn)
+{
+    colibri_cache *cache = colibri_cache_of(s);
+    colibri_distinct *d = colibri_distinct_at(s, s->pass_end);
+    uint32_t *slot_of = colibri_cache_slot_of(cache, turn->base + d->expert);
+    uint32_t victim = COLIBRI_NO;
+    if (colibri_override_run(s, colibri_layer_at(s, layer_index), d->expert)) {
+        d->slot = COLIBRI_NO;                   /* another expert stands in its place: nothing of it is read */
+        colibri_cache_skip(cache);
+        s->pass_end++;
+        return 1;
+    }
+    uint32_t answer = colibri_cache_next(cache, turn, s->pass_first, &victim);
+    if (answer == COLIBRI_CACHE_CLOSE || answer == COLIBRI_CACHE_NONE) {
+        return 0;
+    }
+    if (answer == COLIBRI_CACHE_HIT) {
+        s->stat_hits += colibri_slot_at(s, *slot_of - 1u)->state == COLIBRI_SLOT_READY;
+    } else if (answer == COLIBRI_CACHE_FREE) {
+        *slot_of = s->free_slot + 1u;
+        s->free_slot = colibri_slot_at(s, s->free_slot)->next;
+    } else {
+        *slot_of = *colibri_cache_slot_of(cache, victim);
+        *colibri_cache_slot_of(cache, victim) = 0;
+    }
+    d->slot = *slot_of - 1u;
+    colibri_slot *slot = colibri_slot_at(s, d->slot);
+    if (answer != COLIBRI_CACHE_HIT) {
+        slot->layer = layer_index;
+        slot->expert = d->expert;
+        slot->state = COLIBRI_SLOT_GIVEN;
+    }
+    s->stranded -= slot->state == COLIBRI_SLOT_ASKED;       /* an abandoned fetch has its pass again */
+    slot->leased = 1;
+    s->pass_end++;
+    return 1;
+}
+
+/* Lease the experts of the pass; what is missing is asked for first, all of it, then waited for. */
+static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
+{
+    colibri_needed turn = colibri_needed_of(s, layer_index);
+    int32_t result = COLIBRI_DONE;
+    colibri_slots_settle(s);
+    while (s->pass_end < s->distinct_count && colibri_pass_take(s, layer_index, &turn)) {
+    }
+    if (s->pass_end == s->pass_first) {
+        return COLIBRI_WAIT;                    /* abandoned fetches hold the slots and are still in flight */
+    }
+    for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
+        uint32_t slot = colibri_distinct_at(s, i)->slot;
+        int32_t status = COLIBRI_OK;
+        if (slot != COLIBRI_NO && colibri_slot_at(s, slot)->state == COLIBRI_SLOT_GIVEN) {
+            status = colibri_slot_ask(s, slot);
+        }
+        if (status < 0) {
+            return status;
+        }
+        result = status == COLIBRI_WAIT ? COLIBRI_WAIT : result;
+    }
+    for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
+        uint32_t slot = colibri_distinct_at(s, i)->slot;
+        if (slot != COLIBRI_NO && colibri_slot_at(s, slot)->state == COLIBRI_SLOT_ASKED) {
+            int32_t status = colibri_slot_poll(s, slot);
+            if (status < 0) {
+                return status;
+            }
+            result = status == COLIBRI_WAIT ? COLIBRI_WAIT : result;
+        }
+    }
+    return result;
+}
+
+/* Before the first unit of an EXPERT_UP: DONE, WAIT or an error (call again after either). */
+int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index)
+{
+    if (s->pass_end == COLIBRI_NO) {            /* first pass of this layer */
+        colibri_pass_list(s, colibri_layer_at(s, layer_index));
+        if (s->layout.slot_count) {
+            colibri_needed turn = colibri_needed_of(s, layer_index);
+            colibri_cache_turn(colibri_cache_of(s), &turn);
+        }
+    }
+    if (s->layout.slot_count) {
+        return colibri_pass_lease(s, layer_index);
+    }
+    s->pass_end = s->distinct_count;
+    return COLIBRI_DONE;
+}
+
+int colibri_pass_more(const colibri_session *s)
+{
+    return s->pass_end < s->distinct_count;
+}
+
+/* After the last unit of an EXPERT_DOWN: leases end, the next pass (if any) begins behind this one. */
+void colibri_pass_release(colibri_session *s, uint32_t layer_index)
+{
+    if (s->layout.slot_count) {
+        for (uint32_t i = s->pass_first; i < s->pass_end; i++) {
+            uint32_t slot = colibri_distinct_at(s, i)->slot;
+            if (slot != COLIBRI_NO) {
+                colibri_slot_at(s, slot)->leased = 0;
+            }
+        }
+        if (!colibri_pass_more(s)) {
+            colibri_needed turn = colibri_needed_of(s, layer_index);
+            colibri_cache_end(colibri_cache_of(s), &turn);
+        }
+    }
+    s->pass_first = s->pass_end;
+}
+
+/* In the middle of a layer's passes: what is in flight keeps its slot until it is there, what was never asked for has
+ * none. */
+void colibri_pass_abandon(colibri_session *s, uint32_t layer_index)
+{
+    if (!s->layout.slot_count || s->pass_end == COLIBRI_NO) {
+        return;
+    }
+    colibri_cache *cache = colibri_cache_of(s);
+    colibri_needed turn = colibri_needed_of(s, layer_index);
+    for (uint32_t i = 0; i < turn.count; i++) {
+        uint32_t number = turn.base + colibri_distinct_at(s, i)->expert;
+        uint32_t held = *colibri_cache_slot_of(cache, number);
+        if (!held) {
+            continue;
+        }
+        colibri_slot *slot = colibri_slot_at(s, held - 1u);
+        if (slot->state == COLIBRI_SLOT_GIVEN) {
+            colibri_slot_free(s, held - 1u);
+        } else if (slot->state == COLIBRI_SLOT_ASKED) {
+            colibri_cache_unlist(cache, number);
+            s->stranded += slot->leased;
+        } else {
+            colibri_cache_list(cache, number);
+        }
+        slot->leased = 0;
+    }
+}
+
+/* Fetches that are still in flight into the pool; polls each once. */
+int colibri_slots_busy(colibri_session *s)
+{
+    int busy = 0;
+    for (uint32_t i = 0; i < s->layout.slot_count; i++) {
+        if (colibri_slot_at(s, i)->state == COLIBRI_SLOT_ASKED) {
+            busy |= colibri_slot_poll(s, i) == COLIBRI_WAIT;
+        }
+    }
+    return busy;
+}
+
+int32_t colibri_slots_pin(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t pinned)
+{
+    const colibri_layer *layer = colibri_layer_at(s, layer_index);
+    if (layer->d.ffn != COLIBRI_FFN_MOE || expert >= layer->d.experts) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    return s->layout.slot_count ? colibri_cache_pin(colibri_cache_of(s), layer->d.first_expert + expert, pinned)
+                                : COLIBRI_ERROR_LEFT_OUT;
+}
