@@ -113,12 +113,12 @@ def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
     )
     worker_options(parser)
     parser.add_argument(
-        "--slots", type=natural, default=0, metavar="N", help="expert slots; 0: experts are used in place"
-    )
-    parser.add_argument(
         "--policy", choices=POLICIES, default=POLICIES[0], help="which expert gives up its slot; changes no answer"
     )
     if full:
+        parser.add_argument(
+            "--slots", type=natural, default=0, metavar="N", help="expert slots; 0: experts are used in place"
+        )
         parser.add_argument(
             "--logit-rows",
             type=positive,
