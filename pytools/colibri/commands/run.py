@@ -115,9 +115,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     else:
         document = run_there(options, target[0], model, limits, (text, tokens), ends, sampling, output)
     identity = answer_identity(info.identity, limits)
-    document = {
-        "model": info.identity, "identity": identity, "lossy": limits.lossy or None, "target": options.target, **document
-    }
+    answer_of = {"model": info.identity, "identity": identity, "lossy": limits.lossy or None, "target": options.target}
+    document = {**answer_of, **document}
     write_routes(options, document.pop("routes"), output)
     output.document(document)
     tell(document, info, output)
@@ -152,7 +151,9 @@ def run_here(
 ) -> dict[str, Any]:
     """In this process, with text as it comes."""
     text, tokens = prompt
-    trace = Trace(model.info().identity, expert_layers(BlobFile(model.path), limits.top_k)) if recorded(options) else None
+    trace = None
+    if recorded(options):
+        trace = Trace(model.info().identity, expert_layers(BlobFile(model.path), limits.top_k))
     with Session(model, limits) as session:
         before = use_profile(options, session, trace, output)
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
