@@ -229,7 +229,7 @@ typedef struct colibri_limits {
     uint32_t policy;                    /* colibri_policy; without slots it changes nothing */
     /* The two that change answers, off by default: whoever sets one says so with every answer. */
     uint32_t top_k;                     /* experts of a row at most; 0 = the model's */
-    float skip_below;                   /* 0 .. 1: experts of a row with a lower weight are left out, but for its best */
+    float skip_below;                   /* 0 .. 1: a row's experts of a lower weight are left out, but for its best */
     uint32_t reserved[3];
 } colibri_limits;
 
@@ -357,9 +357,9 @@ COLIBRI_API uint32_t colibri_routing(const colibri_session *session, uint32_t la
  * 2^-16 (NUMERICS section 7: beyond the layer's span all count the same); 0 of a float router. */
 COLIBRI_API uint32_t colibri_router_spread(const colibri_session *session, uint32_t layer, uint32_t index);
 
-/* Pin an expert (1), or end that (0): once it is in a slot, at its first use, it is never given up. LIMIT if fewer slots
- * than the largest top_k of a layer would be left for the others; LEFT_OUT where experts are not streamed. Changes no bit
- * of any answer. The tape must be at its start. */
+/* Pin an expert (1), or end that (0): once it is in a slot, at its first use, it is never given up. LIMIT if fewer
+ * slots than the largest top_k of a layer would be left for the others; LEFT_OUT where experts are not streamed.
+ * Changes no bit of any answer. The tape must be at its start. */
 COLIBRI_API int32_t colibri_pin(colibri_session *session, uint32_t layer, uint32_t expert, uint32_t pinned);
 
 COLIBRI_API int32_t colibri_rewind(colibri_session *session, uint32_t sequence, uint32_t length);
@@ -421,10 +421,10 @@ typedef struct colibri_stats_result {
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);
 
 /* For tools: the slots' policy without a model, by the very code a session runs. `memory` (8-byte aligned) has
- * colibri_replay_bytes() bytes; experts are numbered over all layers. window: the largest top_k of a layer. A turn is the
- * distinct experts that one layer of one feed needs, as words: the number of the layer's first expert, how many the layer
- * has, n, then n experts of the layer, ascending. All turns are played, or none (ARGUMENT); what they hit and miss is
- * added to *hits and *misses. */
+ * colibri_replay_bytes() bytes; experts are numbered over all layers. window: the largest top_k of a layer. A turn is
+ * the distinct experts that one layer of one feed needs, as words: the number of the layer's first expert, how many the
+ * layer has, n, then n experts of the layer, ascending. All turns are played, or none (ARGUMENT); what they hit and miss
+ * is added to *hits and *misses. */
 COLIBRI_API uint64_t colibri_replay_bytes(uint32_t experts, uint32_t policy);
 COLIBRI_API int32_t colibri_replay_start(void *memory, uint64_t bytes, uint32_t experts, uint32_t slots,
                                          uint32_t policy, uint32_t window);

@@ -107,8 +107,8 @@ def changing_trace(tokens: int = 300) -> Trace:
 
 
 TRACES = {
-    "demo": demo_trace, "smollm2": smollm2_trace, "zipf 1.1": lambda: zipf_trace(1.1), "zipf 0.7": lambda: zipf_trace(0.7),
-    "scan": scan_trace, "scan of one layer": lambda: scan_trace(1, 64, 1, 3000), "zipf and scan by turns": turns_trace,
+    "demo": demo_trace, "smollm2": smollm2_trace,
+    "zipf 1.1": lambda: zipf_trace(1.1), "zipf 0.7": lambda: zipf_trace(0.7), "scan": scan_trace, "scan of one layer": lambda: scan_trace(1, 64, 1, 3000), "zipf and scan by turns": turns_trace,
     "sticky": sticky_trace, "changing": changing_trace,
 }
 
@@ -258,7 +258,8 @@ class Slots(Store):
 @functools.cache
 def wide_blob(folder: Path) -> Path:
     path = folder / "wide.colibri"
-    write_random_blob(path, replace(SPECS["mixed"], layers=4, dense_layers=(), experts=64, top_k=4, expert_ff=64), 3, "q4")
+    spec = replace(SPECS["mixed"], layers=4, dense_layers=(), experts=64, top_k=4, expert_ff=64)
+    write_random_blob(path, spec, 3, "q4")
     return path
 
 

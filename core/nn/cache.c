@@ -1,12 +1,12 @@
 /*
  * cache.c: the policies of the expert slots (cache.h says what all of them share).
  *
- * By use: fewest uses first, in levels of half an octave, and of a level the most recently used first, since layers come
- * round in a circle and what was used last is needed last. Counts belong to all experts, held or not, and are halved now
- * and then. By age: those whose layer has come round longest without them first, in octaves; of the same age by use.
- * Adaptive, the default: the one of these two that would have hit more often, lately, with a quarter of the experts
- * held; two ghosts, which hold numbers alone, find that out. LRU is the plain one. A victim is found in O(1); what a turn
- * costs besides is a step for each expert of its layer.
+ * By use (LFU): fewest uses first, in levels of half an octave, and of a level the most recently used first, since
+ * layers come round in a circle and what was used last is needed last. Counts belong to all experts, held or not, and
+ * are halved now and then. By age: those whose layer has come round longest without them first, in octaves; of the
+ * same age by use. Adaptive, the default: the one of these two that would have hit more often, lately, with a quarter
+ * of the experts held; two ghosts, which hold numbers alone, find that out. LRU is the plain one. A victim is found in
+ * O(1); what a turn costs besides is a step for each expert of its layer.
  */
 #include "nn/cache.h"
 

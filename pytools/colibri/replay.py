@@ -122,8 +122,8 @@ def slot_counts(trace: Trace, asked: Sequence[str]) -> list[int]:
     for text in asked:
         try:
             share = text.endswith("%")
-            value = float(text[:-1]) / 100 * trace.experts if share else int(text)
+            value = max(1, round(float(text[:-1]) / 100 * trace.experts)) if share else int(text)
         except ValueError:
             raise UsageError(f"--slots {text}: expected a number of slots or a share such as 25%") from None
-        made.append(max(1, round(value)))
+        made.append(value)
     return sorted(set(made))

@@ -136,10 +136,9 @@ def run(options: argparse.Namespace, output: Output) -> int:
         document = run_here(options, model, limits, place, (text, tokens), ends, sampling, output, swaps)
     else:
         document = run_there(options, target[0], model, limits, place, (text, tokens), ends, sampling, output)
-    document = {
-        "model": info.identity, "identity": answer_identity(info.identity, limits), "lossy": limits.lossy or None,
-        "target": options.target, **document,
-    }  # fmt: skip
+    identity = answer_identity(info.identity, limits)
+    answer_of = {"model": info.identity, "identity": identity, "lossy": limits.lossy or None, "target": options.target}
+    document = {**answer_of, **document}
     write_routes(options, document.pop("routes"), output)
     write_lines(options.swap_log, document.get("swaps", []), "experts replaced", output)
     output.document(document)
@@ -178,11 +177,13 @@ def run_here(
     """In this process, with text as it comes."""
     text, tokens = prompt
     limits = placement.limits_at(place, model, limits, options.slots, options.ram)
-    trace = Trace(model.info().identity, expert_layers(BlobFile(model.path), limits.top_k)) if recorded(options) else None
+    layers = expert_layers(BlobFile(model.path), limits.top_k)
+    trace = Trace(model.info().identity, layers) if recorded(options) else None
     with Session(model, limits, storage=place.storage) as session:
         for layer, expert, source in swaps:
             session.swaps.put(layer, expert, source)
         identity = answer_identity(session.swaps.identity(), limits)
+        before = use_profile(options, session, trace, output)
         before = use_profile(options, session, trace, output)
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
         request = Request(

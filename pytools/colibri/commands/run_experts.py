@@ -70,10 +70,10 @@ def use_profile(
     options: argparse.Namespace, session: Session, trace: traces.Trace | None, output: Output
 ) -> np.ndarray | None:
     """Load the profile of earlier runs and pin by it; returns its counts."""
+    if trace is not None and not trace.layers:
+        raise UsageError(f"--trace, --profile: {session.model.path} has no routed experts to record")
     if not options.profile or trace is None:
         return None
-    if not trace.layers:
-        raise UsageError(f"--profile: {session.model.path} has no routed experts")
     counts = usage.load(options.profile, trace.model, trace.layers)
     if counts is not None and session.plan.slots:
         pinned = usage.pin(session, trace, counts)
