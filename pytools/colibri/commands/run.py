@@ -184,7 +184,6 @@ def run_here(
             session.swaps.put(layer, expert, source)
         identity = answer_identity(session.swaps.identity(), limits)
         before = use_profile(options, session, trace, output)
-        before = use_profile(options, session, trace, output)
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
         request = Request(
             ids, options.count, sampling, ends, options.stop, not options.no_digest, bool(options.log_routing)
