@@ -16,6 +16,7 @@ enum {                                          /* an expert's state: */
     LISTED = 0x100,                             /* held, and may be given up */
     PINNED = 0x200,
     IN_GHOST = 0x400,                           /* << order */
+    STRANDED = 0x10000,                         /* held, and not to be given up now */
     AGE = 0xF000, AGE_ONE = 0x1000,             /* turns of its layer since its last use, at most 15 */
     AGES_THAT_MOVE = 1 << 0 | 1 << 2 | 1 << 6 | 1 << 14         /* one more is another level */
 };
@@ -208,7 +209,7 @@ static void colibri_cache_halve(colibri_cache *c)
 void colibri_cache_list(colibri_cache *c, uint32_t expert)
 {
     uint32_t *state = colibri_cache_state(c, expert);
-    if (*state & (LISTED | PINNED)) {
+    if (*state & (LISTED | PINNED | STRANDED)) {
         return;
     }
     for (uint32_t q = 0; q < GHOST; q++) {
@@ -231,6 +232,13 @@ void colibri_cache_unlist(colibri_cache *c, uint32_t expert)
         }
     }
     *state &= ~(uint32_t)LISTED;
+}
+
+void colibri_cache_strand(colibri_cache *c, uint32_t expert, uint32_t stranded)
+{
+    uint32_t *state = colibri_cache_state(c, expert);
+    colibri_cache_unlist(c, expert);
+    *state = stranded ? *state | STRANDED : *state & ~(uint32_t)STRANDED;
 }
 
 void colibri_cache_forget(colibri_cache *c, uint32_t expert)
@@ -416,7 +424,7 @@ static uint32_t colibri_cache_victim(colibri_cache *c, const colibri_needed *tur
     }
     while (victim == COLIBRI_NO && c->far > c->position + 1u) {
         uint32_t expert = colibri_needed_at(turn, --c->far);
-        if (*colibri_cache_slot_of(c, expert) && !(*colibri_cache_state(c, expert) & PINNED)) {
+        if (*colibri_cache_slot_of(c, expert) && !(*colibri_cache_state(c, expert) & (PINNED | STRANDED))) {
             colibri_cache_list(c, expert);
             victim = expert;
         }
