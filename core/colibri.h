@@ -423,8 +423,8 @@ COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_
 /* For tools: the slots' policy without a model, by the very code a session runs. `memory` (8-byte aligned) has
  * colibri_replay_bytes() bytes; experts are numbered over all layers. window: the largest top_k of a layer. A turn is
  * the distinct experts that one layer of one feed needs, as words: the number of the layer's first expert, how many the
- * layer has, n, then n experts of the layer, ascending. All turns are played, or none (ARGUMENT); what they hit and miss
- * is added to *hits and *misses. */
+ * layer has, n, then n experts of the layer, ascending. All turns are played, or none (ARGUMENT); what they hit and
+ * miss is added to *hits and *misses. */
 COLIBRI_API uint64_t colibri_replay_bytes(uint32_t experts, uint32_t policy);
 COLIBRI_API int32_t colibri_replay_start(void *memory, uint64_t bytes, uint32_t experts, uint32_t slots,
                                          uint32_t policy, uint32_t window);

@@ -108,7 +108,8 @@ def changing_trace(tokens: int = 300) -> Trace:
 
 TRACES = {
     "demo": demo_trace, "smollm2": smollm2_trace,
-    "zipf 1.1": lambda: zipf_trace(1.1), "zipf 0.7": lambda: zipf_trace(0.7), "scan": scan_trace, "scan of one layer": lambda: scan_trace(1, 64, 1, 3000), "zipf and scan by turns": turns_trace,
+    "zipf 1.1": lambda: zipf_trace(1.1), "zipf 0.7": lambda: zipf_trace(0.7), "scan": scan_trace,
+    "scan of one layer": lambda: scan_trace(1, 64, 1, 3000), "zipf and scan by turns": turns_trace,
     "sticky": sticky_trace, "changing": changing_trace,
 }
 

@@ -16,7 +16,9 @@ enum {                                          /* an expert's state: */
     LISTED = 0x100,                             /* held, and may be given up */
     PINNED = 0x200,
     IN_GHOST = 0x400,                           /* << order */
-    AGE = 0xF000, AGE_ONE = 0x1000              /* turns of its layer since its last use, at most 15 */
+    STRANDED = 0x10000,                         /* held, and not to be given up now */
+    AGE = 0xF000, AGE_ONE = 0x1000,             /* turns of its layer since its last use, at most 15 */
+    AGES_THAT_MOVE = 1 << 0 | 1 << 2 | 1 << 6 | 1 << 14         /* one more is another level */
 };
 enum {
     USES_PERIOD = 8,                            /* counts are halved after so many uses an expert, on average */
@@ -207,7 +209,7 @@ static void colibri_cache_halve(colibri_cache *c)
 void colibri_cache_list(colibri_cache *c, uint32_t expert)
 {
     uint32_t *state = colibri_cache_state(c, expert);
-    if (*state & (LISTED | PINNED)) {
+    if (*state & (LISTED | PINNED | STRANDED)) {
         return;
     }
     for (uint32_t q = 0; q < GHOST; q++) {
@@ -230,6 +232,13 @@ void colibri_cache_unlist(colibri_cache *c, uint32_t expert)
         }
     }
     *state &= ~(uint32_t)LISTED;
+}
+
+void colibri_cache_strand(colibri_cache *c, uint32_t expert, uint32_t stranded)
+{
+    uint32_t *state = colibri_cache_state(c, expert);
+    colibri_cache_unlist(c, expert);
+    *state = stranded ? *state | STRANDED : *state & ~(uint32_t)STRANDED;
 }
 
 void colibri_cache_forget(colibri_cache *c, uint32_t expert)
@@ -336,7 +345,7 @@ static void colibri_cache_age(colibri_cache *c, uint32_t expert)
 {
     uint32_t *state = colibri_cache_state(c, expert);
     uint32_t older = (*state & AGE) == AGE ? *state : *state + AGE_ONE;
-    int moves = colibri_level_of_age(older) != colibri_level_of_age(*state);
+    int moves = (AGES_THAT_MOVE >> (*state & AGE) / AGE_ONE & 1u) != 0u;
     int listed = moves && (*state & LISTED);
     int ghost = moves && (*state & IN_GHOST << BY_AGE);
     if (listed) {
@@ -374,8 +383,20 @@ static int colibri_needed_has(const colibri_needed *turn, uint32_t low, uint32_t
     return 0;
 }
 
+/* Does every expert have a slot? Then nothing is ever given up, and nothing needs an order. */
+static int colibri_cache_roomy(const colibri_cache *c)
+{
+    return c->slots >= c->experts;
+}
+
 void colibri_cache_turn(colibri_cache *c, const colibri_needed *turn)
 {
+    c->position = 0;
+    c->let_go = 0;
+    c->far = turn->count;
+    if (colibri_cache_roomy(c)) {
+        return;
+    }
     for (uint32_t i = 0; i < turn->count; i++) {
         colibri_cache_unlist(c, colibri_needed_at(turn, i));
     }
@@ -383,9 +404,6 @@ void colibri_cache_turn(colibri_cache *c, const colibri_needed *turn)
         colibri_cache_age(c, turn->base + i);
     }
     colibri_cache_use(c, turn);
-    c->position = 0;
-    c->let_go = 0;
-    c->far = turn->count;
 }
 
 static void colibri_cache_let_go(colibri_cache *c, const colibri_needed *turn)
@@ -406,7 +424,7 @@ static uint32_t colibri_cache_victim(colibri_cache *c, const colibri_needed *tur
     }
     while (victim == COLIBRI_NO && c->far > c->position + 1u) {
         uint32_t expert = colibri_needed_at(turn, --c->far);
-        if (*colibri_cache_slot_of(c, expert) && !(*colibri_cache_state(c, expert) & PINNED)) {
+        if (*colibri_cache_slot_of(c, expert) && !(*colibri_cache_state(c, expert) & (PINNED | STRANDED))) {
             colibri_cache_list(c, expert);
             victim = expert;
         }
@@ -416,7 +434,7 @@ static uint32_t colibri_cache_victim(colibri_cache *c, const colibri_needed *tur
 
 uint32_t colibri_cache_next(colibri_cache *c, const colibri_needed *turn, uint32_t pass_first, uint32_t *victim)
 {
-    while (c->position - c->let_go > c->window) {
+    while (!colibri_cache_roomy(c) && c->position - c->let_go > c->window) {
         colibri_cache_let_go(c, turn);
     }
     if (*colibri_cache_slot_of(c, colibri_needed_at(turn, c->position))) {
@@ -447,7 +465,7 @@ void colibri_cache_skip(colibri_cache *c)
 
 void colibri_cache_end(colibri_cache *c, const colibri_needed *turn)
 {
-    while (c->let_go < turn->count) {
+    while (!colibri_cache_roomy(c) && c->let_go < turn->count) {
         colibri_cache_let_go(c, turn);
     }
 }

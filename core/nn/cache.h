@@ -70,6 +70,8 @@ void colibri_cache_end(colibri_cache *c, const colibri_needed *turn);
 /* A held expert may be given up (again); or may not. */
 void colibri_cache_list(colibri_cache *c, uint32_t expert);
 void colibri_cache_unlist(colibri_cache *c, uint32_t expert);
+/* Bytes are in flight into a slot that no pass waits for: it may not be given up, until that is over. */
+void colibri_cache_strand(colibri_cache *c, uint32_t expert, uint32_t stranded);
 /* A slot's content is lost and the slot free. */
 void colibri_cache_forget(colibri_cache *c, uint32_t expert);
 /* Pin, or end that; LIMIT if fewer than `window` slots would be left. */

@@ -69,6 +69,7 @@ static void colibri_slots_settle(colibri_session *s)
             continue;
         }
         s->stranded--;
+        colibri_cache_strand(colibri_cache_of(s), colibri_slot_number(s, slot), 0);
         if (status < 0) {
             colibri_slot_free(s, i);
         } else {
@@ -141,7 +142,10 @@ static int colibri_pass_take(colibri_session *s, uint32_t layer_index, const col
         slot->expert = d->expert;
         slot->state = COLIBRI_SLOT_GIVEN;
     }
-    s->stranded -= slot->state == COLIBRI_SLOT_ASKED;       /* an abandoned fetch has its pass again */
+    if (slot->state == COLIBRI_SLOT_ASKED) {    /* an abandoned fetch has a pass again */
+        s->stranded--;
+        colibri_cache_strand(cache, turn->base + d->expert, 0);
+    }
     slot->leased = 1;
     s->pass_end++;
     return 1;
@@ -241,7 +245,7 @@ void colibri_pass_abandon(colibri_session *s, uint32_t layer_index)
         if (slot->state == COLIBRI_SLOT_GIVEN) {
             colibri_slot_free(s, held - 1u);
         } else if (slot->state == COLIBRI_SLOT_ASKED) {
-            colibri_cache_unlist(cache, number);
+            colibri_cache_strand(cache, number, 1);
             s->stranded += slot->leased;
         } else {
             colibri_cache_list(cache, number);

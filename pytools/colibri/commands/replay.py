@@ -12,7 +12,7 @@ from ..output import Output
 from ..replay_svg import hit_rate_svg
 
 EXAMPLES = (
-    "colibri run model.colibri -p 'Once upon a time' -n 200 --trace story.trace && colibri replay story.trace",
+    "colibri replay story.trace",
     "colibri replay story.trace --slots 10% --slots 25% --slots 50% --json --svg hits.svg",
 )
 
