@@ -83,7 +83,8 @@ class Limits:
 
     def numbers(self) -> dict[str, int]:
         """The structure's fields by name, as numbers; what is chosen where it runs is 0: the kernel by default."""
-        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind", "swaps", "top_k")
+        names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind", "swaps",
+                 "top_k")
         values = {name: getattr(self, name) for name in names}
         constants = library.constants()
         values["kernel"] = kernels.number_of(self.kernel)

@@ -140,7 +140,7 @@ static void run_text(colibri_session *s, const uint32_t *ids, uint32_t count)
 int main(int argc, char **argv)
 {
     colibri_model model;
-    colibri_limits limits = {sizeof limits, 0, 0, ROWS, 1, 1, 0, 1, 0, 0, 0, COLIBRI_KV_F16, 0, {0}};
+    colibri_limits limits = {sizeof limits, 0, 0, ROWS, 1, 1, 0, 1, 0, 0, 0, COLIBRI_KV_F16, 0, 0, 0, 0.0f, {0}};
     colibri_hooks hooks = {sizeof hooks};
     colibri_plan_result plan = {sizeof plan};
     colibri_session *s = 0;
