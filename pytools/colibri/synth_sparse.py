@@ -80,7 +80,7 @@ def filled(tensor: Tensor) -> bool:
 
 def write_sparse_blob(path: Path, spec: Spec, kinds: Kinds, seed: int = 1, overwrite: bool = False) -> Written:
     """Write it; `path` appears only when it is complete."""
-    layout, source = Layout(spec.model(), kinds, {}), RandomBlocks(seed, spec.tied)
+    layout, source = Layout(spec.model(), kinds, {}), RandomBlocks(seed, spec.model())
     resident = [tensor for tensor in layout.tensors if not tensor.expert]
     check_target(path, overwrite)
     check_space(path.parent, sum(tensor.bytes for tensor in resident if filled(tensor)))
