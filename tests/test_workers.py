@@ -84,7 +84,7 @@ def test_threads_that_are_late_lose_nothing(workers: int, folder: Path) -> None:
     """Naps in the middle of an op and between ops: workers and driver fall asleep and are woken."""
     found = count(compiled("gcc", folder), workers, 20_000, 40, 97)
     assert found["wrong"] == 0 and found["run"] == found["units"]
-    assert found["by_others"] > 0 and found["sleeps"] > 0      # how many is the scheduler's: tests run beside
+    assert found["by_others"] > 0 and found["sleeps"] > 100
 
 
 @pytest.mark.parametrize("cores", [1, 2])
