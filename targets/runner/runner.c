@@ -273,6 +273,7 @@ static void run(runner *r)
     uint64_t took = colibri_runner_clock() - begun;
     r->longest = took > r->longest ? took : r->longest;
     if (status < 0) {
+        (void)colibri_lost(s->session, &r->lost_layer, &r->lost_expert, &r->lost_offset);
         if (colibri_runner_recover(r, status) == 0u) {
             colibri_runner_error(r, "advance", status);
         }

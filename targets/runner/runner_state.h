@@ -72,7 +72,7 @@ struct runner {
     runner_session session[RUNNER_LANES];
     runner_ticket ticket[RUNNER_TICKETS];
     uint64_t fetches, faults, recovered;        /* asked for; made to go wrong; errors that a next call made good */
-    uint32_t lost_layer, lost_expert;   /* the fetch that was answered last */
+    uint32_t lost_layer, lost_expert;   /* the fetch that was answered last, or that an advance was refused for */
     uint64_t lost_offset;
     uint32_t drawn;                     /* state of the delays' generator */
     uint64_t swaps, swap_longest;       /* exchanges; microseconds */
