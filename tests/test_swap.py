@@ -368,8 +368,8 @@ def test_a_flip_takes_few_instructions_and_every_token_is_of_one_model(pair: Pai
             (flips if call else plain).append(call + feed)
     flips.sort()
     p50, p99 = (flips[FLIPS * share // 100] for share in (50, 99))
-    print(f"{swaps} swaps: instructions of a flip with its feed p50 {p50}, p99 {p99}, most {flips[-1]}; a feed without a "
-          f"flip {max(plain)}")
+    print(f"{swaps} swaps: instructions of a flip with its feed p50 {p50}, p99 {p99}, most {flips[-1]}; a feed without "
+          f"one {max(plain)}")
     assert len(flips) == FLIPS and min(seen.values()) > FLIPS // 8
     assert flips[-1] < BOUND
 
