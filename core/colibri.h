@@ -415,7 +415,8 @@ typedef struct colibri_stats_result {
     uint64_t macs;                      /* multiply-adds with weights */
     uint64_t expert_hits;
     uint64_t expert_misses;
-    uint64_t bytes_fetched;
+    uint64_t bytes_fetched;             /* asked of the store; a request that failed counts each time */
+    uint64_t expert_bytes_fetched;      /* of these the experts': misses x their runs; the rest is resident weights */
 } colibri_stats_result;
 
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);

@@ -392,5 +392,6 @@ int32_t colibri_stats(const colibri_session *s, colibri_stats_result *stats)
     stats->expert_hits = s->stat_hits;
     stats->expert_misses = s->stat_misses;
     stats->bytes_fetched = s->stat_fetched;
+    stats->expert_bytes_fetched = s->stat_expert_bytes;
     return COLIBRI_OK;
 }

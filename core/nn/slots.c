@@ -98,6 +98,7 @@ static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
     slot->state = COLIBRI_SLOT_ASKED;
     s->stat_misses++;
     s->stat_fetched += request.bytes;
+    s->stat_expert_bytes += request.bytes;
     return COLIBRI_OK;
 }
 

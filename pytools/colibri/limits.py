@@ -147,6 +147,7 @@ class Stats:
     expert_hits: int
     expert_misses: int
     bytes_fetched: int
+    expert_bytes_fetched: int
 
 
 @dataclass
