@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,7 +202,8 @@ def test_a_giant_opens_at_once_and_steps_in_12_gb(tmp_path: Path) -> None:
         stats = session.stats()
     peak = 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     planned, bandwidth = cold_bytes(expert_layers(BlobFile(path))), reading(model, Storage("direct"))
-    print(f"open {1e3 * min(opened):.2f} ms; memory {peak / 1e9:.2f} GB; {min(chosen)} to {max(chosen)} experts a layer")
+    print(f"open {1e3 * min(opened):.2f} ms; memory {peak / 1e9:.2f} GB; "
+          f"{min(chosen)} to {max(chosen)} experts a layer")
     print(f"the plan: {planned / 1e9:.1f} GB a step, at the {bandwidth / 1e9:.1f} GB/s that reading alone has "
           f"{planned / bandwidth:.1f} s; took: first {seconds[0]:.1f} s, then {min(seconds[1:]):.1f} to "
           f"{max(seconds[1:]):.1f} s, median {sorted(seconds)[count // 2]:.1f} s")
