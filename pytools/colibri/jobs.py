@@ -256,6 +256,7 @@ class JobResult:
             "tokens": self.tokens.get(0, []),
             "planned_bytes": self.planned_bytes,
             "used_bytes": self.used_bytes,
+            "asked_again": len(self.again),
         }
 
 
