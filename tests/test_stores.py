@@ -416,7 +416,13 @@ HOW: dict[str, Callable[[random.Random], dict[str, object]]] = {
     "failed once": lambda draw: {"store": "RANDOM", "store_delay": 2, "store_faults": draw.randint(3, 9)},
     "port": lambda draw: {"store": "PORT"},
     "port failed once": lambda draw: {"store": "PORT", "store_faults": draw.randint(3, 9)},
+    "port, lru": lambda draw: {"store": "PORT", "policy": "lru"},
+    "late, lfu": lambda draw: {"store": "RANDOM", "store_delay": 2, "policy": "lfu"},
+    "port, fewer experts": lambda draw: {"store": "PORT", "top_k": draw.randint(1, 2)},
+    "late, experts skipped": lambda draw: {"store": "RANDOM", "store_delay": 2, "skip_below": draw.choice((0.3, 0.35))},
+    "port, both": lambda draw: {"store": "PORT", "top_k": 2, "skip_below": 0.45},
 }
+KNOBS = ("policy", "top_k", "skip_below")
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -427,9 +433,16 @@ def test_every_target_gives_the_same_bits_however_bytes_come(case: Case, name: s
     assert run_on(name, case.job, case.model).digest == case.right
     for slots, workers in zip((1, draw.randint(2, case.experts - 1), case.experts), draw.sample((1, 2, 3), 3),
                               strict=True):
-        limits = replace(case.limits, slots=slots, workers=workers, **ALL)
-        result = run_on(name, replace(case.job, limits=limits, **HOW[how](draw)), case.model)
-        assert result.digest == case.right, (slots, workers)
+        changes = HOW[how](draw)
+        knobs = {knob: changes.pop(knob) for knob in KNOBS if knob in changes}
+        limits = replace(case.limits, slots=slots, workers=workers, **ALL, **knobs)
+        result = run_on(name, replace(case.job, limits=limits, **changes), case.model)
+        here = run_on("linux", replace(case.job, limits=limits), case.model)
+        assert result.digest == here.digest, (slots, workers)
+        assert (result.digest == case.right) == (not limits.lossy or case.model.info().top_k == 1), (slots, workers)
+        assert result.identity == here.identity == (limits.identity(case.model.info().identity) if limits.lossy else "")
+        for counted in ("rows", "expert_hits", "expert_misses", "bytes_fetched") if "failed" not in how else ():
+            assert result.stats[counted] == here.stats[counted]
         assert result.stats["expert_misses"] > 0 and result.used_bytes == result.planned_bytes
         assert (result.recovered > 0) == ("failed" in how and name != "linux")
 

@@ -5,6 +5,8 @@ Field names are the C header's. Nothing is decided here.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +82,12 @@ class Limits:
         """What makes answers other than the model's, in words; empty: nothing."""
         fewer = [f"at most {self.top_k} experts per token"] if self.top_k else []
         return "; ".join(fewer + ([f"experts of weight below {self.skip_below:g} skipped"] if self.skip_below else []))
+
+    def identity(self, model: str) -> str:
+        """Whose answers they are: the model's identity, or where a limit changes answers a hash of both."""
+        if not self.lossy:
+            return model
+        return hashlib.sha256(bytes.fromhex(model) + struct.pack("<If", self.top_k, self.skip_below)).hexdigest()
 
     def numbers(self) -> dict[str, int]:
         """The structure's fields by name, as numbers; what is chosen where it runs is 0: the kernel by default."""

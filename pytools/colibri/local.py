@@ -64,6 +64,7 @@ def run_checked(job: Job, model: Model, result: JobResult) -> None:
             stack.enter_context(Session(model, job.planned(), pool=pool.view, storage=job.storage)) for pool in pools
         ]
         result.kernel = sessions[0].kernel
+        result.identity = job.limits.identity(model.info().identity) if job.limits.lossy else ""
         result.prompt = list(job.prompt) or encode(
             sessions[0], job.text, special=job.special, bos=job.bos, budget=job.budget
         )

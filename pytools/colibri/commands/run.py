@@ -12,9 +12,9 @@ from .. import placement, targets
 from ..blobfile import BlobFile
 from ..chat import render, special_tokens
 from ..engine import Info, Limits, Model, Sampling, Session
-from ..errors import InputError, UsageError
+from ..errors import InputError, InternalError, UsageError
 from ..generation import Request, generate
-from ..jobs import Job, JobResult
+from ..jobs import Job, JobResult, fetched
 from ..output import Output
 from ..text import decode, encode
 from ..trace import Trace, expert_layers, feed_of
@@ -32,7 +32,7 @@ from .common import (
     store_options,
     token_file,
 )
-from .run_experts import answer_identity, expert_options, keep_records, recorded, use_profile
+from .run_experts import expert_options, keep_records, recorded, use_profile
 
 Swaps = list[tuple[int, int, Model]]  # layer, expert, the file that has another
 EXAMPLES = (
@@ -136,8 +136,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         document = run_here(options, model, limits, place, (text, tokens), ends, sampling, output, swaps)
     else:
         document = run_there(options, target[0], model, limits, place, (text, tokens), ends, sampling, output)
-    identity = answer_identity(info.identity, limits)
-    answer_of = {"model": info.identity, "identity": identity, "lossy": limits.lossy or None, "target": options.target}
+    answer_of = {"model": info.identity, "lossy": limits.lossy or None, "target": options.target}
     document = {**answer_of, **document}
     write_routes(options, document.pop("routes"), output)
     write_lines(options.swap_log, document.get("swaps", []), "experts replaced", output)
@@ -182,7 +181,7 @@ def run_here(
     with Session(model, limits, storage=place.storage) as session:
         for layer, expert, source in swaps:
             session.swaps.put(layer, expert, source)
-        identity = answer_identity(session.swaps.identity(), limits)
+        identity = limits.identity(session.swaps.identity())
         before = use_profile(options, session, trace, output)
         ids = tokens or encode(session, text, special=True, bos=not options.chat)
         request = Request(
@@ -232,7 +231,7 @@ def run_there(
     output: Output,
 ) -> dict[str, Any]:
     """As a job on another target; the text comes when it is finished."""
-    for name in ("trace", "profile", "skip_below", "experts_per_token", "slots"):
+    for name in ("trace", "profile"):
         if getattr(options, name):
             raise UsageError(f"--{name.replace('_', '-')} works on target linux; leave it out on {target.name}")
     if options.stop:
@@ -266,7 +265,12 @@ def run_there(
     if apart and reader.text_bytes:
         result.text = write_here(model, reader, [token for token in result.tokens.get(0, []) if token not in ends])
     output.piece(result.text + ("\n" if result.text and not result.text.endswith("\n") else ""))
-    return {**document_of(result), "store": place.name, "slots": limits.slots}
+    for layer, expert, offset in result.again:
+        output.note(f"{fetched(layer, expert, offset)} could not be had, and were asked for again")
+    identity = result.identity or model.info().identity
+    if identity != limits.identity(model.info().identity):
+        raise InternalError(f"target {target.name}: it answered as {identity}, not as what was asked for")
+    return {"identity": identity, **document_of(result), "store": place.name, "slots": limits.slots}
 
 
 def text_limits(limits: Limits) -> Limits:
