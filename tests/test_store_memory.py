@@ -158,8 +158,8 @@ def test_a_giant_opens_at_once_and_steps_in_12_gb(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     seen = json.loads(done.stdout)
     planned, chosen, seconds = cold_bytes(expert_layers(BlobFile(path))), seen["chosen"], seen["seconds"]
-    print(f"open {1e3 * seen['open']:.2f} ms; memory {seen['peak'] / 1e9:.2f} GB; {min(chosen)} to {max(chosen)} experts "
-          "a layer")
+    print(f"open {1e3 * seen['open']:.2f} ms; memory {seen['peak'] / 1e9:.2f} GB; "
+          f"{min(chosen)} to {max(chosen)} experts a layer")
     print(f"the plan: {planned / 1e9:.1f} GB a step, at the {seen['bandwidth'] / 1e9:.1f} GB/s that reading alone has "
           f"{planned / seen['bandwidth']:.1f} s; took: first {seconds[0]:.1f} s, then {min(seconds[1:]):.1f} to "
           f"{max(seconds[1:]):.1f} s, median {sorted(seconds)[count // 2]:.1f} s")

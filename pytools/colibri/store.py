@@ -101,8 +101,8 @@ class FileStore:
         library.load().colibri_store_wait(self.c)
 
     def lost(self, wrong: tuple[int, int, int] | None = None) -> str:
-        """One sentence about what was asked for last: why a fetch failed, or whose checksum was not right. wrong: layer,
-        expert and offset of bytes that have come, and are not the file's."""
+        """One sentence about what was asked for last: why a fetch failed, or whose checksum was not right. wrong:
+        layer, expert and offset of bytes that have come, and are not the file's."""
         layer, expert, offset = wrong or (self.c.last_layer, self.c.last_expert, self.c.last_offset)
         error = 0 if wrong else self.c.last_error
         what = "resident weights" if layer == NOWHERE else f"expert {expert} of layer {layer}"
