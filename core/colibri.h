@@ -209,7 +209,9 @@ enum colibri_policy {
 
 enum colibri_limit_flags {
     COLIBRI_LIMIT_RESIDENT_COPY = 1,    /* bring the resident weights into the pool through fetch */
-    COLIBRI_LIMIT_STREAM_EXPERTS = 2    /* experts come on demand into `slots` slots through fetch */
+    COLIBRI_LIMIT_STREAM_EXPERTS = 2,   /* experts come on demand into `slots` slots through fetch */
+    COLIBRI_LIMIT_LOOK_AHEAD = 4        /* and what the next layer may need is asked for while this one works, into
+                                           slots beside those, as many as the largest top_k; changes no answer */
 };
 
 typedef struct colibri_limits {
@@ -414,8 +416,12 @@ typedef struct colibri_stats_result {
     uint64_t units;                     /* units run */
     uint64_t macs;                      /* multiply-adds with weights */
     uint64_t expert_hits;
-    uint64_t expert_misses;
-    uint64_t bytes_fetched;
+    uint64_t expert_misses;             /* asked for when a layer needed them */
+    uint64_t bytes_fetched;             /* all of them: resident weights, misses, hints */
+    uint64_t hints;                     /* experts asked for ahead (COLIBRI_LIMIT_LOOK_AHEAD) */
+    uint64_t hints_used;                /* of those, needed next: misses without look-ahead are misses + hints_used */
+    uint64_t hints_wasted;              /* given up unused, or failed; the others are still there or under way */
+    uint64_t hint_bytes;
 } colibri_stats_result;
 
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);
@@ -460,6 +466,7 @@ enum colibri_op_kind {
     COLIBRI_OP_INDEX_PLACE = 24,        /* rows: norm and rotation, the key into its cache */
     COLIBRI_OP_INDEX_CHOOSE = 25,       /* rows: which positions attention looks at */
     COLIBRI_OP_ADD_ATTENTION = 26,      /* rows: norm of the attention output, onto the residual */
+    COLIBRI_OP_AHEAD = 27,              /* one, of few rows: the next layer's router on what its input is so far */
     COLIBRI_OP_ROOM = 32                /* array size: room for later ops */
 };
 

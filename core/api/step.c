@@ -126,6 +126,9 @@ static void colibri_op_finish(colibri_session *s)
     s->profile[op->kind].macs += colibri_op_macs(s, op);
     s->profile[op->kind].runs++;
     s->prepared = 0;
+    if (op->kind == COLIBRI_OP_AHEAD) {
+        colibri_ahead_ask(s);
+    }
     if (op->kind == COLIBRI_OP_EXPERT_DOWN) {
         int more = colibri_pass_more(s);
         colibri_pass_release(s, op->layer);
@@ -141,10 +144,10 @@ static void colibri_op_finish(colibri_session *s)
 static int32_t colibri_op_prepare(colibri_session *s)
 {
     const colibri_op *op = colibri_op_now(s);
-    if (op->kind == COLIBRI_OP_EXPERT_UP) {
+    if (op->kind == COLIBRI_OP_EXPERT_UP || op->kind == COLIBRI_OP_AHEAD) {
         int32_t status = colibri_pass_prepare(s, op->layer);
-        if (status != COLIBRI_DONE) {
-            return status;
+        if (status < 0 || (status != COLIBRI_DONE && op->kind == COLIBRI_OP_EXPERT_UP)) {
+            return status;                      /* what lies ahead is computed while the layer's own are on their way */
         }
     }
     s->units = colibri_op_units(s, op);
@@ -391,6 +394,10 @@ int32_t colibri_stats(const colibri_session *s, colibri_stats_result *stats)
     stats->macs = s->stat_macs;
     stats->expert_hits = s->stat_hits;
     stats->expert_misses = s->stat_misses;
-    stats->bytes_fetched = s->stat_fetched;
+    stats->bytes_fetched = s->stat_fetched + s->stat_hint_bytes;
+    stats->hints = s->stat_hints;
+    stats->hints_used = s->stat_hints_used;
+    stats->hints_wasted = s->stat_hints_wasted;
+    stats->hint_bytes = s->stat_hint_bytes;
     return COLIBRI_OK;
 }

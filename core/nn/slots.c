@@ -8,13 +8,14 @@
 void colibri_slots_begin(colibri_session *s)
 {
     uint32_t count = s->layout.slot_count;
-    colibri_fill(colibri_pool_at(s, s->layout.slots), 0, count * sizeof(colibri_slot));
+    colibri_fill(colibri_pool_at(s, s->layout.slots), 0, (count + s->layout.ahead_count) * sizeof(colibri_slot));
     for (uint32_t i = 0; i < count; i++) {
         colibri_slot_at(s, i)->next = i + 1u < count ? i + 1u : COLIBRI_NO;
     }
     s->free_slot = 0;
     colibri_cache_begin(colibri_cache_of(s), (uint32_t)s->layout.expert_count, count, s->limits.policy,
                         s->layout.max_top_k);
+    colibri_ahead_begin(s);
 }
 
 static uint32_t colibri_slot_number(const colibri_session *s, const colibri_slot *slot)
@@ -27,8 +28,19 @@ static void colibri_slot_free(colibri_session *s, uint32_t index)
     colibri_slot *slot = colibri_slot_at(s, index);
     colibri_cache_forget(colibri_cache_of(s), colibri_slot_number(s, slot));
     slot->state = COLIBRI_SLOT_EMPTY;
+    slot->hint = COLIBRI_HINT_NONE;
     slot->next = s->free_slot;
     s->free_slot = index;
+}
+
+/* Is the checksum of a slot's bytes right? */
+int colibri_slot_right(const colibri_session *s, uint32_t index)
+{
+    const colibri_slot *slot = colibri_slot_at(s, index);
+    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
+    uint32_t crc = colibri_crc(s->kernel, 0, colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes),
+                               layer->d.expert_run);
+    return crc == colibri_expert_sum_at(&s->view, layer->d.first_expert + slot->expert)->crc;
 }
 
 /* Is an asked slot there? Its checksum must be right before any byte counts; after an error it is asked for anew. */
@@ -42,13 +54,7 @@ static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
     if (status == COLIBRI_WAIT) {
         return COLIBRI_WAIT;
     }
-    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
-    uint32_t crc = 0;
-    if (status >= 0) {
-        crc = colibri_crc(s->kernel, 0, colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes),
-                          layer->d.expert_run);
-    }
-    if (status < 0 || crc != colibri_expert_sum_at(&s->view, layer->d.first_expert + slot->expert)->crc) {
+    if (status < 0 || !colibri_slot_right(s, index)) {
         slot->state = COLIBRI_SLOT_GIVEN;
         return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT;
     }
@@ -59,9 +65,9 @@ static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
 /* Fetches that were abandoned still hold their slots, and nobody else asks how they are. */
 static void colibri_slots_settle(colibri_session *s)
 {
-    for (uint32_t i = 0; s->stranded && i < s->layout.slot_count; i++) {
+    for (uint32_t i = 0; s->stranded && i < s->layout.slot_count + s->layout.ahead_count; i++) {
         colibri_slot *slot = colibri_slot_at(s, i);
-        if (slot->state != COLIBRI_SLOT_ASKED || slot->leased) {
+        if (slot->state != COLIBRI_SLOT_ASKED || slot->leased || slot->hint == COLIBRI_HINT_OPEN) {
             continue;
         }
         int32_t status = colibri_slot_poll(s, i);
@@ -71,6 +77,7 @@ static void colibri_slots_settle(colibri_session *s)
         s->stranded--;
         colibri_cache_strand(colibri_cache_of(s), colibri_slot_number(s, slot), 0);
         if (status < 0) {
+            colibri_ahead_lost(s, i);
             colibri_slot_free(s, i);
         } else {
             colibri_cache_list(colibri_cache_of(s), colibri_slot_number(s, slot));
@@ -78,10 +85,10 @@ static void colibri_slots_settle(colibri_session *s)
     }
 }
 
-/* Ask the host for the bytes of a slot that was given. */
-static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
+/* Ask the host for the bytes of a slot's expert: OK, WAIT or an error. */
+int32_t colibri_slot_request(const colibri_session *s, uint32_t index)
 {
-    colibri_slot *slot = colibri_slot_at(s, index);
+    const colibri_slot *slot = colibri_slot_at(s, index);
     const colibri_layer *layer = colibri_layer_at(s, slot->layer);
     colibri_fetch_request request;
     colibri_fill(&request, 0, sizeof request);
@@ -95,10 +102,21 @@ static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
     if (status < 0 || status == COLIBRI_WAIT) {
         return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_WAIT;
     }
-    slot->state = COLIBRI_SLOT_ASKED;
-    s->stat_misses++;
-    s->stat_fetched += request.bytes;
     return COLIBRI_OK;
+}
+
+/* The same for a slot that was given to an expert of a pass. */
+static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
+{
+    int32_t status = colibri_slot_request(s, index);
+    if (status == COLIBRI_OK) {
+        colibri_slot *slot = colibri_slot_at(s, index);
+        colibri_ahead_lost(s, index);
+        slot->state = COLIBRI_SLOT_ASKED;
+        s->stat_misses++;
+        s->stat_fetched += colibri_layer_at(s, slot->layer)->d.expert_run;
+    }
+    return status;
 }
 
 static colibri_needed colibri_needed_of(const colibri_session *s, uint32_t layer_index)
@@ -135,14 +153,20 @@ static int colibri_pass_take(colibri_session *s, uint32_t layer_index, const col
         *slot_of = *colibri_cache_slot_of(cache, victim);
         *colibri_cache_slot_of(cache, victim) = 0;
     }
+    if (answer != COLIBRI_CACHE_HIT) {
+        uint32_t given = *slot_of - 1u;
+        *slot_of = colibri_ahead_take(s, layer_index, d->expert, given) + 1u;
+        if (*slot_of == given + 1u) {
+            colibri_slot *fresh = colibri_slot_at(s, given);
+            fresh->layer = layer_index;
+            fresh->expert = d->expert;
+            fresh->state = COLIBRI_SLOT_GIVEN;
+            fresh->hint = COLIBRI_HINT_NONE;
+        }
+    }
     d->slot = *slot_of - 1u;
     colibri_slot *slot = colibri_slot_at(s, d->slot);
-    if (answer != COLIBRI_CACHE_HIT) {
-        slot->layer = layer_index;
-        slot->expert = d->expert;
-        slot->state = COLIBRI_SLOT_GIVEN;
-    }
-    if (slot->state == COLIBRI_SLOT_ASKED) {    /* an abandoned fetch has a pass again */
+    if (answer == COLIBRI_CACHE_HIT && slot->state == COLIBRI_SLOT_ASKED) {     /* an abandoned fetch has a pass again */
         s->stranded--;
         colibri_cache_strand(cache, turn->base + d->expert, 0);
     }
@@ -157,6 +181,7 @@ static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
     colibri_needed turn = colibri_needed_of(s, layer_index);
     int32_t result = COLIBRI_DONE;
     colibri_slots_settle(s);
+    colibri_ahead_settle(s);
     while (s->pass_end < s->distinct_count && colibri_pass_take(s, layer_index, &turn)) {
     }
     if (s->pass_end == s->pass_first) {
@@ -177,6 +202,10 @@ static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
         uint32_t slot = colibri_distinct_at(s, i)->slot;
         if (slot != COLIBRI_NO && colibri_slot_at(s, slot)->state == COLIBRI_SLOT_ASKED) {
             int32_t status = colibri_slot_poll(s, slot);
+            if (status < 0 && colibri_slot_at(s, slot)->hint == COLIBRI_HINT_TAKEN) {
+                status = colibri_slot_ask(s, slot);     /* it was a hint that failed: ask in earnest */
+                status = status < 0 ? status : COLIBRI_WAIT;
+            }
             if (status < 0) {
                 return status;
             }
@@ -258,7 +287,7 @@ void colibri_pass_abandon(colibri_session *s, uint32_t layer_index)
 int colibri_slots_busy(colibri_session *s)
 {
     int busy = 0;
-    for (uint32_t i = 0; i < s->layout.slot_count; i++) {
+    for (uint32_t i = 0; i < s->layout.slot_count + s->layout.ahead_count; i++) {
         if (colibri_slot_at(s, i)->state == COLIBRI_SLOT_ASKED) {
             busy |= colibri_slot_poll(s, i) == COLIBRI_WAIT;
         }
