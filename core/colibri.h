@@ -279,7 +279,7 @@ typedef struct colibri_fetch_request {
     uint32_t layer;                     /* 0xFFFFFFFF: resident weights */
     uint32_t expert;                    /* 0xFFFFFFFF: resident weights */
     uint32_t ticket;                    /* names the request in fetched() */
-    uint32_t reserved;
+    uint32_t hint;                      /* 1: asked for ahead, and never again if it is refused or fails */
     COLIBRI_POINTER(void *, destination);
 } colibri_fetch_request;
 

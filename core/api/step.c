@@ -127,7 +127,7 @@ static void colibri_op_finish(colibri_session *s)
     s->profile[op->kind].runs++;
     s->prepared = 0;
     if (op->kind == COLIBRI_OP_AHEAD) {
-        colibri_ahead_ask(s);
+        colibri_ahead_ask(s, op->layer);
     }
     if (op->kind == COLIBRI_OP_EXPERT_DOWN) {
         int more = colibri_pass_more(s);

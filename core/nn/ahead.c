@@ -1,6 +1,6 @@
 /*
- * ahead.c: look-ahead, where the limits ask for it. While a layer's own experts are on their way, the router of the next
- * layer with experts is run on the hidden state as it is, and what it would choose and is nowhere is asked for.
+ * ahead.c: look-ahead, where the limits ask for it. While a layer's own experts are on their way, the router of the
+ * next layer with experts is run on the hidden state as it is, and what it would choose and is nowhere is asked for.
  *
  * A hint's bytes come into a landing slot. Those lie beside the policy's slots: so the policy holds what it would hold
  * without hints, and a wrong one costs its read and nothing else. Where a pass misses an expert that has landed, or is
@@ -34,7 +34,7 @@ static uint32_t colibri_ahead_next(const colibri_session *s, uint32_t layer_inde
     return next < s->view.layers && s->row_count <= COLIBRI_ROWS_AT_ONCE ? next : COLIBRI_NO;
 }
 
-/* A table says without arithmetic which experts a token goes to; by weight some may be left out, and that is computed. */
+/* A table says without arithmetic where a token goes; whom its weight leaves out is computed. */
 static int colibri_ahead_listed(const colibri_session *s, const colibri_layer *layer)
 {
     return layer->d.router_by_token && !(s->limits.skip_below > 0.0f);
@@ -119,7 +119,16 @@ void colibri_ahead_settle(colibri_session *s)
     }
 }
 
-/* A landing slot for a new hint: an empty one, else one whose hint was not for this round and is not in flight. */
+/* What lies in a landing slot and may be needed: by this layer's later passes, or by the next layer as it looks now. */
+static void colibri_ahead_keep(colibri_session *s, uint32_t layer_index, uint32_t expert)
+{
+    uint32_t place = colibri_ahead_find(s, layer_index, expert);
+    if (place != COLIBRI_NO) {
+        colibri_slot_at(s, *colibri_landing_at(s, place))->wanted = 1;
+    }
+}
+
+/* A landing slot for a new hint: an empty one, else one that is not wanted and not in flight. */
 static uint32_t colibri_ahead_room(colibri_session *s)
 {
     uint32_t room = COLIBRI_NO;
@@ -154,7 +163,7 @@ static int colibri_ahead_hint(colibri_session *s, uint32_t layer_index, uint32_t
     slot->layer = layer_index;
     slot->expert = expert;
     slot->wanted = 1;
-    int32_t status = colibri_slot_request(s, index);
+    int32_t status = colibri_slot_request(s, index, 1);
     if (status == COLIBRI_OK) {
         slot->state = COLIBRI_SLOT_ASKED;
         s->stat_hints++;
@@ -164,7 +173,7 @@ static int colibri_ahead_hint(colibri_session *s, uint32_t layer_index, uint32_t
 }
 
 /* Behind the unit, serially: the hints of this round, until landing slots or the host's patience end. */
-void colibri_ahead_ask(colibri_session *s)
+void colibri_ahead_ask(colibri_session *s, uint32_t layer_index)
 {
     uint32_t next = s->ahead_layer;
     s->ahead_layer = COLIBRI_NO;
@@ -177,11 +186,11 @@ void colibri_ahead_ask(colibri_session *s)
     for (uint32_t i = 0; i < s->layout.ahead_count; i++) {
         colibri_slot_at(s, *colibri_landing_at(s, i))->wanted = 0;
     }
+    for (uint32_t i = s->pass_end; i < s->distinct_count; i++) {
+        colibri_ahead_keep(s, layer_index, colibri_distinct_at(s, i)->expert);
+    }
     for (uint32_t p = 0; p < pairs; p++) {
-        uint32_t there = colibri_ahead_find(s, next, colibri_pool_words(s, layer->chosen)[p]);
-        if (there != COLIBRI_NO) {
-            colibri_slot_at(s, *colibri_landing_at(s, there))->wanted = 1;
-        }
+        colibri_ahead_keep(s, next, colibri_pool_words(s, layer->chosen)[p]);
     }
     for (uint32_t p = 0; p < pairs; p++) {
         uint32_t expert = colibri_ahead_wants(s, layer, p);

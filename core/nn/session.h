@@ -87,7 +87,7 @@ typedef struct colibri_slot {
     uint32_t leased;
     uint32_t next;                              /* of the free ones, COLIBRI_NO = last */
     uint32_t hint;                              /* colibri_slot_hint */
-    uint32_t wanted;                            /* of an open hint: of the latest round */
+    uint32_t wanted;                            /* of an open hint: by what is known now */
     uint32_t reserved;
 } colibri_slot;
 
@@ -446,7 +446,7 @@ void colibri_ahead_begin(colibri_session *s);
 uint32_t colibri_ahead_units(const colibri_session *s, uint32_t layer_index);
 uint64_t colibri_ahead_macs(const colibri_session *s, uint32_t layer_index);
 void colibri_ahead_route(colibri_session *s, uint32_t layer_index);
-void colibri_ahead_ask(colibri_session *s);
+void colibri_ahead_ask(colibri_session *s, uint32_t layer_index);
 void colibri_ahead_settle(colibri_session *s);
 uint32_t colibri_ahead_take(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t given);
 void colibri_ahead_lost(colibri_session *s, uint32_t index);
@@ -458,7 +458,7 @@ void colibri_pass_release(colibri_session *s, uint32_t layer_index);
 void colibri_pass_abandon(colibri_session *s, uint32_t layer_index);
 int colibri_slots_busy(colibri_session *s);
 int colibri_slot_right(const colibri_session *s, uint32_t index);
-int32_t colibri_slot_request(const colibri_session *s, uint32_t index);
+int32_t colibri_slot_request(const colibri_session *s, uint32_t index, uint32_t hint);
 int32_t colibri_slots_pin(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t pinned);
 /* experts.c */
 void colibri_pass_list(colibri_session *s, const colibri_layer *layer);

@@ -86,7 +86,7 @@ static void colibri_slots_settle(colibri_session *s)
 }
 
 /* Ask the host for the bytes of a slot's expert: OK, WAIT or an error. */
-int32_t colibri_slot_request(const colibri_session *s, uint32_t index)
+int32_t colibri_slot_request(const colibri_session *s, uint32_t index, uint32_t hint)
 {
     const colibri_slot *slot = colibri_slot_at(s, index);
     const colibri_layer *layer = colibri_layer_at(s, slot->layer);
@@ -97,6 +97,7 @@ int32_t colibri_slot_request(const colibri_session *s, uint32_t index)
     request.layer = slot->layer;
     request.expert = slot->expert;
     request.ticket = index;
+    request.hint = hint;
     request.destination = colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes);
     int32_t status = s->hooks.fetch(s->hooks.user, &request);
     if (status < 0 || status == COLIBRI_WAIT) {
@@ -108,7 +109,7 @@ int32_t colibri_slot_request(const colibri_session *s, uint32_t index)
 /* The same for a slot that was given to an expert of a pass. */
 static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
 {
-    int32_t status = colibri_slot_request(s, index);
+    int32_t status = colibri_slot_request(s, index, 0);
     if (status == COLIBRI_OK) {
         colibri_slot *slot = colibri_slot_at(s, index);
         colibri_ahead_lost(s, index);
@@ -166,7 +167,7 @@ static int colibri_pass_take(colibri_session *s, uint32_t layer_index, const col
     }
     d->slot = *slot_of - 1u;
     colibri_slot *slot = colibri_slot_at(s, d->slot);
-    if (answer == COLIBRI_CACHE_HIT && slot->state == COLIBRI_SLOT_ASKED) {     /* an abandoned fetch has a pass again */
+    if (answer == COLIBRI_CACHE_HIT && slot->state == COLIBRI_SLOT_ASKED) {     /* abandoned: it has a pass again */
         s->stranded--;
         colibri_cache_strand(cache, turn->base + d->expert, 0);
     }

@@ -15,7 +15,8 @@ from ..limits import POLICIES
 
 DEFAULT_CONTEXT = 2048
 DEFAULT_TEXT_BYTES = 1024
-IN_PLACE: dict[str, Any] = {"slots": 0, "stream_experts": False, "look_ahead": False}  # limits before a place is chosen: --slots says more
+# limits before a place is chosen: --slots says more
+IN_PLACE: dict[str, Any] = {"slots": 0, "stream_experts": False, "look_ahead": False}
 
 
 def positive(text: str) -> int:
