@@ -156,6 +156,7 @@ def test_every_fetch_fails_once(mixed: Case, fault: str, ahead: bool) -> None:
     c, silent = constants(), 0
     said = c.ERROR_CORRUPT if fault == "corrupt" else c.ERROR_FETCH
     at_start, total = fetch_count(mixed, 2, ahead)
+    plain = fetch_count(mixed, 2)
     assert total - at_start > 20
     for number in range(at_start, total):
         store = Failing(mixed.image, number, fault)
@@ -170,6 +171,8 @@ def test_every_fetch_fails_once(mixed: Case, fault: str, ahead: bool) -> None:
         assert met.count(said) == (store.hint is False) and not getattr(store, fault)
         assert digest(np.stack(out)) == digest(mixed.right), number
         silent += store.hint is True
+        stats = raw.stats()
+        assert not store.hint or stats.expert_misses + stats.hints_used == plain[1] - plain[0]
     assert (silent > 5) == ahead
 
 
