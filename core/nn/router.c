@@ -221,8 +221,9 @@ static int colibri_shared_gates(colibri_session *s, const colibri_layer *layer, 
     return bad;
 }
 
-int colibri_route(colibri_session *s, const colibri_layer *layer, const colibri_activation *rows, uint32_t first,
-                  uint32_t count)
+/* Not inlined: two callers, and the whole router in it. */
+__attribute__((noinline)) int colibri_route(colibri_session *s, const colibri_layer *layer,
+                                            const colibri_activation *rows, uint32_t first, uint32_t count)
 {
     float *z = colibri_pool_floats(s, s->layout.router_logits) + (uint64_t)first * s->layout.router_stride;
     int bad = 0;
