@@ -417,11 +417,13 @@ typedef struct colibri_stats_result {
     uint64_t macs;                      /* multiply-adds with weights */
     uint64_t expert_hits;
     uint64_t expert_misses;             /* asked for when a layer needed them */
-    uint64_t bytes_fetched;             /* all of them: resident weights, misses, hints */
+    uint64_t bytes_fetched;             /* asked of the store; a request that failed counts each time */
+    uint64_t expert_bytes_fetched;      /* of these the experts': misses and hints x their runs; the rest is resident
+                                           weights */
     uint64_t hints;                     /* experts asked for ahead (COLIBRI_LIMIT_LOOK_AHEAD) */
     uint64_t hints_used;                /* of those, needed next: misses without look-ahead are misses + hints_used */
     uint64_t hints_wasted;              /* given up unused, or failed; the others are still there or under way */
-    uint64_t hint_bytes;
+    uint64_t hint_bytes;                /* of expert_bytes_fetched, the hints' */
 } colibri_stats_result;
 
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);

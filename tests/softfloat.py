@@ -68,7 +68,8 @@ def riscv_runner() -> Path:
     """The runner with the whole core, for a RISC-V without floating-point registers."""
     out, host = _folder() / "runner", ROOT / "targets"
     ports = [*sorted((host / "runner").glob("*.c")), host / "workers/crew.c", host / "host/host.c"]
-    ports += [host / "linux" / f"{name}.c" for name in ("crew_linux", "host_linux", "linux_port", "linux_threads")]
+    names = ("crew_linux", "host_linux", "linux_port", "linux_threads", "store", "store_ring")
+    ports += [host / "linux" / f"{name}.c" for name in names]
     include = [f"-I{path}" for path in (ROOT / "core", host / "runner", host / "workers", host / "host")]
     zig("cc", *RISCV, "-mabi=lp64", *FLAGS, *include, *core(), *ports, float_functions(tuple(RISCV)), "-o", out)
     return out

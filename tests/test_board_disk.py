@@ -21,7 +21,7 @@ from colibri.jobs import Job, JobRefused, JobResult
 from colibri.library import constants
 from colibri.synth import write_random_blob
 from colibri.synth_shapes import SMALL, write_shape_blob
-from colibri.targets import artefact, pick, program, run_board, run_local, run_program
+from colibri.targets import artefact, pick, program, run_local, run_program
 from editing import Edited
 
 pytestmark = pytest.mark.qemu

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,18 +131,6 @@ def test_the_time_of_a_token_is_what_storage_and_computing_take(kind: str, tmp_p
 
 # ---- a giant ----
 
-@pytest.fixture(scope="module")
-def giant(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int | None], Model]:
-    """GLM-5.2's shape with so many layers: sparse where zero, 419 GB with all of them."""
-
-    def made(layers: int | None) -> Model:
-        path = tmp_path_factory.mktemp("giant") / "giant.colibri"
-        write_sparse_blob(path, shape_of("glm-5.2", layers), Kinds.preset("q4-all"))
-        return Model.open(path)
-
-    return made
-
-
 def steps(session: Session, count: int) -> tuple[list[float], list[int]]:
     """Seconds of each decoded token; how many experts each MoE layer has chosen in all of them."""
     info, seconds = session.model.info(), []
@@ -179,43 +166,32 @@ def reading(model: Model, storage: Storage) -> float:
 
 
 @pytest.mark.all
-def test_a_giant_opens_at_once_and_steps_in_12_gb(giant: Callable[[int | None], Model]) -> None:
-    """All 78 layers, three steps: opened in less than a millisecond once its tables are in the cache, less than 12 GB
-    of memory with the resident weights in place and 48 slots, every expert of every token from the file."""
-    model = giant(None)
+def test_a_giant_opens_at_once_and_steps_in_12_gb(tmp_path: Path) -> None:
+    """GLM-5.2's shape, 419 GB, sparse where zero, all 78 layers, 64 steps: opened in less than a millisecond once its
+    tables are in the cache, less than 12 GB of memory with the resident weights in place and 48 slots, at least 100
+    different experts in each layer, every expert of every token from the file."""
+    path, count = tmp_path / "giant.colibri", 64
+    write_sparse_blob(path, shape_of("glm-5.2", None), Kinds.preset("q4-all"))
+    model = Model.open(path)
     info, opened = model.info(), []
-    assert info.file_bytes > 400e9 and info.expert_count == 75 * 256
-    assert model.path.stat().st_blocks * 512 < 3e9
+    assert info.file_bytes > 400e9 and info.expert_count == 75 * 256 and path.stat().st_blocks * 512 < 3e9
     for _ in range(20):
         begun = time.perf_counter()
-        again = Model.open(model.path)
+        again = Model.open(path)
         opened.append(time.perf_counter() - begun)
         del again
     limits = Limits(context=128, batch=1, slots=48, stream_experts=True, workers=2)
     with Session(model, limits, storage=Storage("direct")) as session:
-        seconds, _ = steps(session, 3)
+        seconds, chosen = steps(session, count)
         status = Path("/proc/self/status").read_text(encoding="ascii")
         stats = session.stats()
     peak = 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    rate = stats.bytes_fetched / sum(seconds)
-    predicted = cold_bytes(expert_layers(BlobFile(model.path)))
-    bandwidth = reading(model, Storage("direct"))
-    print(f"the plan: {predicted / 1e9:.1f} GB a step, at the {bandwidth / 1e9:.1f} GB/s that reading alone has "
-          f"{predicted / bandwidth:.1f} s")
-    print(f"open {1e3 * min(opened):.2f} ms; memory {peak / 1e9:.2f} GB; "
-          f"seconds a step {[round(s, 1) for s in seconds]}; "
-          f"{stats.bytes_fetched / 3e9:.1f} GB a step from the file, {rate / 1e9:.2f} GB/s")
+    planned, bandwidth = cold_bytes(expert_layers(BlobFile(path))), reading(model, Storage("direct"))
+    print(f"open {1e3 * min(opened):.2f} ms; memory {peak / 1e9:.2f} GB; {min(chosen)} to {max(chosen)} experts a layer")
+    print(f"the plan: {planned / 1e9:.1f} GB a step, at the {bandwidth / 1e9:.1f} GB/s that reading alone has "
+          f"{planned / bandwidth:.1f} s; took: first {seconds[0]:.1f} s, then {min(seconds[1:]):.1f} to "
+          f"{max(seconds[1:]):.1f} s, median {sorted(seconds)[count // 2]:.1f} s")
     assert min(opened) < 1e-3 and peak < 12e9
-    assert stats.bytes_fetched == 3 * predicted
-    assert stats.expert_misses == 3 * 75 * 8 and stats.bytes_fetched == stats.expert_misses * info.expert_run_bytes
-
-
-@pytest.mark.all
-def test_a_giants_routers_choose_many_experts(giant: Callable[[int | None], Model]) -> None:
-    """Its width, 6 of its 75 MoE layers, 64 steps: at least 100 different experts in each."""
-    model = giant(9)
-    with Session(model, Limits(context=128, batch=1, slots=48, stream_experts=True, workers=2),
-                 storage=Storage("direct")) as session:
-        seconds, chosen = steps(session, 64)
-    print(f"experts chosen {chosen}; {sum(seconds) / 64:.2f} s a step")
-    assert len(chosen) == 6 and min(chosen) >= 100
+    assert len(chosen) == 75 and min(chosen) >= 100
+    assert stats.bytes_fetched == count * planned
+    assert stats.expert_misses == count * 75 * 8 and stats.bytes_fetched == stats.expert_misses * info.expert_run_bytes

@@ -89,7 +89,7 @@ def test_any_number_of_slots_gives_the_same_bits(case: Case, share: float, budge
     assert stats.hints == len(store.hints) and (stats.hints > 0) == ahead
     assert stats.hint_bytes == sum(store.asked[n][1] for n in store.hints)
     assert stats.hints_used + stats.hints_wasted <= stats.hints and (stats.hints_used > 0) == ahead
-    assert stats.bytes_fetched - resident == sum(size for _, size, _, _ in experts)
+    assert stats.bytes_fetched - resident == sum(size for _, size, _, _ in experts) == stats.expert_bytes_fetched
     assert all(layer != 0xFFFFFFFF for _, _, layer, _ in experts)
     if slots == case.experts:
         earnest = [e for n, e in enumerate(store.asked) if n not in store.hints and e[2] != 0xFFFFFFFF]
@@ -104,6 +104,7 @@ def test_misses_times_run_bytes_are_the_bytes_fetched(mixed: Case) -> None:
     assert np.array_equal(raw.run(mixed.tokens, BATCH), mixed.right)
     stats = raw.stats()
     assert stats.expert_misses > 0 and stats.bytes_fetched == stats.expert_misses * mixed.info.expert_run_bytes
+    assert stats.expert_bytes_fetched == stats.bytes_fetched
 
 
 def test_resident_weights_alone_can_be_brought_in(mixed: Case) -> None:

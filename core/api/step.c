@@ -395,6 +395,7 @@ int32_t colibri_stats(const colibri_session *s, colibri_stats_result *stats)
     stats->expert_hits = s->stat_hits;
     stats->expert_misses = s->stat_misses;
     stats->bytes_fetched = s->stat_fetched + s->stat_hint_bytes;
+    stats->expert_bytes_fetched = s->stat_expert_bytes + s->stat_hint_bytes;
     stats->hints = s->stat_hints;
     stats->hints_used = s->stat_hints_used;
     stats->hints_wasted = s->stat_hints_wasted;

@@ -192,7 +192,7 @@ struct colibri_session {
     uint32_t stranded;                          /* slots that fetches of an abandoned pass are still in flight into */
     uint32_t ahead_layer;                       /* whose choice was foretold and not asked for yet, COLIBRI_NO = none */
     colibri_profile_entry profile[COLIBRI_OP_ROOM];     /* by op kind */
-    uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched;
+    uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched, stat_expert_bytes;
     uint64_t stat_hints, stat_hints_used, stat_hints_wasted, stat_hint_bytes;
 };
 

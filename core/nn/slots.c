@@ -116,6 +116,7 @@ static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
         slot->state = COLIBRI_SLOT_ASKED;
         s->stat_misses++;
         s->stat_fetched += colibri_layer_at(s, slot->layer)->d.expert_run;
+        s->stat_expert_bytes += colibri_layer_at(s, slot->layer)->d.expert_run;
     }
     return status;
 }

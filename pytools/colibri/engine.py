@@ -485,10 +485,11 @@ def huge_pages(mapping: mmap.mmap) -> None:
 
 
 def pool_of(plan: Plan) -> Any:
-    """Memory for a session. Slots begin at a page, as direct reads want it."""
+    """Memory for a session. Slots begin at a page, as direct reads want it. An array, not a memoryview: those take
+    part in garbage collection, and a part of one that goes in a cycle has crashed the interpreter."""
     slots = next(region for region in plan.regions if region.name == "slots")
     shift = -(slots.offset + slots.bytes) % mmap.PAGESIZE if plan.slots else 0
-    return memoryview(new_pool(shift + plan.pool_bytes))[shift:] if shift else new_pool(plan.pool_bytes)
+    return np.frombuffer(new_pool(shift + plan.pool_bytes), dtype=np.uint8)[shift:]
 
 
 def new_pool(size: int) -> mmap.mmap:

@@ -281,7 +281,8 @@ class JobRefused(ColibriError):
 
 
 DISK_NAMES = ("virtio", "reads", "bytes", "retries", "passed", "most_in_flight")
-STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched", *HINT_NAMES)
+STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched",
+              "expert_bytes_fetched", *HINT_NAMES)
 
 
 def parse_report(target: str, report: str) -> JobResult:

@@ -142,6 +142,7 @@ class Stats:
     expert_hits: int
     expert_misses: int
     bytes_fetched: int
+    expert_bytes_fetched: int
     hints: int
     hints_used: int
     hints_wasted: int

@@ -205,6 +205,7 @@ void colibri_runner_summary(runner *r)
     colibri_runner_number(stats.expert_hits);
     colibri_runner_number(stats.expert_misses);
     colibri_runner_number(stats.bytes_fetched);
+    colibri_runner_number(stats.expert_bytes_fetched);
     colibri_runner_number(stats.hints);
     colibri_runner_number(stats.hints_used);
     colibri_runner_number(stats.hints_wasted);

@@ -17,7 +17,7 @@ from ..generation import Request, generate
 from ..jobs import Job, JobResult
 from ..limits import HINT_NAMES
 from ..output import Output
-from ..text import encode
+from ..text import decode, encode
 from ..trace import Trace, expert_layers, feed_of
 from .common import (
     IN_PLACE,
@@ -216,7 +216,7 @@ def run_here(
         "experts": {
             "hits": stats.expert_hits,
             "misses": stats.expert_misses,
-            "bytes_read": stats.bytes_fetched,
+            "bytes_read": stats.expert_bytes_fetched,
             **{name: getattr(stats, name) for name in HINT_NAMES},
         },
     }
@@ -307,7 +307,7 @@ def document_of(result: JobResult) -> dict[str, Any]:
         "experts": {
             "hits": result.stats.get("expert_hits", 0),
             "misses": result.stats.get("expert_misses", 0),
-            "bytes_read": result.stats.get("bytes_fetched", 0),
+            "bytes_read": result.stats.get("expert_bytes_fetched", 0),
             **{name: result.stats.get(name, 0) for name in HINT_NAMES},
         },
     }
@@ -348,10 +348,10 @@ def tell(document: dict[str, Any], info: Info, output: Output) -> None:
         output.result(f"[not the model's own answer: {document['lossy']}; identity {document['identity']}]")
     made, seconds = len(document["tokens"]), document["seconds_decode"]
     prefill = "" if document["seconds_prefill"] is None else f" in {document['seconds_prefill']:.2f} s"
-    decode = "" if seconds is None else f" in {seconds:.2f} s"
+    decoding = "" if seconds is None else f" in {seconds:.2f} s"
     rate = f", {(made - 1) / seconds:.1f} tokens per second" if made > 1 and seconds else ""
     output.note(
-        f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decode}{rate}; finish "
+        f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decoding}{rate}; finish "
         f"{document['finish']}; kernel {document['kernel']}, {document['threads']} thread(s); "
         f"pool {document['used_bytes']:,} bytes"
     )
