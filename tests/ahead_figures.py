@@ -243,10 +243,11 @@ def figures(name: str, path: Path) -> None:
                 counted.append((session.stats(), before))
         plain, ahead = ({key: getattr(after, key) - getattr(before, key) for key in vars(after)}
                         for after, before in counted)
-        print(f"{name}: {slots} + {info.top_k} of {info.expert_count}: misses a token {plain['expert_misses'] / TOKENS:.2f}, "
-              f"with hints {ahead['expert_misses'] / TOKENS:.2f}, hints {ahead['hints'] / TOKENS:.2f}, of which used "
-              f"{ahead['hints_used'] / max(1, ahead['hints']):.2f}; bytes {ahead['bytes_fetched'] / plain['bytes_fetched']:.2f} x",
-              flush=True)
+        bytes_read = ahead["bytes_fetched"] / plain["bytes_fetched"]
+        print(f"{name}: {slots} + {info.top_k} of {info.expert_count}: misses a token "
+              f"{plain['expert_misses'] / TOKENS:.2f}, with hints {ahead['expert_misses'] / TOKENS:.2f}, hints "
+              f"{ahead['hints'] / TOKENS:.2f}, of which used {ahead['hints_used'] / max(1, ahead['hints']):.2f}; bytes "
+              f"{bytes_read:.2f} x", flush=True)
         for device in ((0.5, 0.0), (1.0, 0.0), (2.0, 0.0), (8.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.0, 4.0)):
             seconds = [played(path, limits, tokens, prompt, device) for limits in sides]
             print(f"{name}: {slots} slots, played, all experts of a token in {device[0]:g} of its computing, late by "
