@@ -142,3 +142,57 @@ def test_a_store_that_takes_no_hints_costs_nothing(tmp_path: Path) -> None:
     assert (stats.expert_hits, stats.expert_misses) == (plain.stats().expert_hits, plain.stats().expert_misses)
     assert stats.hints == stats.hints_used == stats.hints_wasted == stats.hint_bytes == 0
     assert 0 < store.refused <= 20 * 4                      # one in each of the layers that have a next one
+
+
+@pytest.mark.parametrize("fault", ("", "failing_arrival", "corrupt"))
+@pytest.mark.parametrize("slots", (1, 4, 8))
+def test_hints_that_are_needed_while_they_are_in_flight(slots: int, fault: str, tmp_path: Path) -> None:
+    """They are waited for as if asked for in earnest; but where they fail, every one of them, nobody hears of it: they
+    were of no use, and the experts are asked for anew."""
+    path = blob(tmp_path, "mixed", layers=6, residual_multiplier=1e-30)
+    image = path.read_bytes()
+
+    class Slow(Store):
+        def fetch(self, user: Any, request: Any) -> int:
+            if request.hint and fault:
+                getattr(self, fault).add(len(self.asked))
+            return super().fetch(user, request)
+
+    store = Slow(image)
+    store.delay = lambda n: 12 if n in store.hints else 0
+    raw, plain = streamed(path, slots, store), streamed(path, slots, Store(image), look_ahead=False)
+    taken = 0
+    for token in prompt(raw.vocab, 20):
+        for one in (raw, plain):
+            assert one.feed([(0, token)]) == constants().OK
+        before = len(store.asked)
+        met = raw.finish()                                  # no status but WAIT
+        plain.finish()
+        taken += len(met) > 12 and len(store.asked) > before
+        assert np.array_equal(raw.logits(), plain.logits())
+    stats, right = raw.stats(), plain.stats()
+    assert (stats.expert_hits, stats.expert_misses + stats.hints_used) == (right.expert_hits, right.expert_misses)
+    assert stats.hints > 20 and taken > 0 and (stats.hints_used > 0) == (not fault)
+    assert raw.stop() in (constants().WAIT, constants().DONE)
+
+
+def test_hints_in_flight_are_none_of_the_slots_that_a_reset_leaves_behind(tmp_path: Path) -> None:
+    """A reset while a layer's own fetches and hints are on their way: what the former leave comes back, the latter land,
+    and the policy holds as many as it has slots."""
+    path = blob(tmp_path, "mixed", layers=6)
+    image, c = path.read_bytes(), constants()
+    for slots in (3, 5):
+        store = Store(image)
+        store.delay = lambda n, store=store: n % 3 if n in store.hints else 9 + n % 4       # type: ignore[misc]
+        raw, plain = streamed(path, slots, store), streamed(path, slots, Store(image), look_ahead=False)
+        for token in prompt(raw.vocab, 20):
+            assert raw.feed([(0, token)]) == c.OK
+            for _ in range(60):
+                flying = [number in store.hints for number, _, _ in store.flying.values()]
+                if (any(flying) and not all(flying)) or raw.advance(4) == c.DONE:
+                    break
+            assert raw.lib.colibri_reset(raw.c, 0) == c.OK
+            expected = plain.run([token, 7], 1)
+            assert plain.lib.colibri_reset(plain.c, 0) == c.OK
+            assert np.array_equal(raw.run([token, 7], 1), expected)
+            assert raw.lib.colibri_reset(raw.c, 0) == c.OK
