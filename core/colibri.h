@@ -209,7 +209,9 @@ enum colibri_policy {
 
 enum colibri_limit_flags {
     COLIBRI_LIMIT_RESIDENT_COPY = 1,    /* bring the resident weights into the pool through fetch */
-    COLIBRI_LIMIT_STREAM_EXPERTS = 2    /* experts come on demand into `slots` slots through fetch */
+    COLIBRI_LIMIT_STREAM_EXPERTS = 2,   /* experts come on demand into `slots` slots through fetch */
+    COLIBRI_LIMIT_LOOK_AHEAD = 4        /* and what the next layer may need is asked for while this one works, into
+                                           slots beside those, as many as the largest top_k; changes no answer */
 };
 
 typedef struct colibri_limits {
@@ -277,7 +279,7 @@ typedef struct colibri_fetch_request {
     uint32_t layer;                     /* 0xFFFFFFFF: resident weights */
     uint32_t expert;                    /* 0xFFFFFFFF: resident weights */
     uint32_t ticket;                    /* names the request in fetched() */
-    uint32_t reserved;
+    uint32_t hint;                      /* 1: asked for ahead, and never again if it is refused or fails */
     COLIBRI_POINTER(void *, destination);
 } colibri_fetch_request;
 
@@ -418,9 +420,14 @@ typedef struct colibri_stats_result {
     uint64_t units;                     /* units run */
     uint64_t macs;                      /* multiply-adds with weights */
     uint64_t expert_hits;
-    uint64_t expert_misses;
+    uint64_t expert_misses;             /* asked for when a layer needed them */
     uint64_t bytes_fetched;             /* asked of the store; a request that failed counts each time */
-    uint64_t expert_bytes_fetched;      /* of these the experts': misses x their runs; the rest is resident weights */
+    uint64_t expert_bytes_fetched;      /* of these the experts': misses and hints x their runs; the rest is resident
+                                           weights */
+    uint64_t hints;                     /* experts asked for ahead (COLIBRI_LIMIT_LOOK_AHEAD) */
+    uint64_t hints_used;                /* of those, needed next: misses without look-ahead are misses + hints_used */
+    uint64_t hints_wasted;              /* given up unused, or failed; the others are still there or under way */
+    uint64_t hint_bytes;                /* of expert_bytes_fetched, the hints' */
 } colibri_stats_result;
 
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);
@@ -466,6 +473,7 @@ enum colibri_op_kind {
     COLIBRI_OP_INDEX_CHOOSE = 25,       /* rows: which positions attention looks at */
     COLIBRI_OP_ADD_ATTENTION = 26,      /* rows: norm of the attention output, onto the residual */
     COLIBRI_OP_LEASE = 27,              /* pieces of the experts that have arrived: their checksums; 0: in place */
+    COLIBRI_OP_AHEAD = 28,              /* one, of few rows: the next layer's router on what its input is so far */
     COLIBRI_OP_ROOM = 32                /* array size: room for later ops */
 };
 

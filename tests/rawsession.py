@@ -40,6 +40,7 @@ class Store:
         self.failing_fetch: set[int] = set()                        # n-th fetch: fails when asked, once
         self.failing_arrival: set[int] = set()                      # n-th fetch: fails on arrival, once
         self.corrupt: set[int] = set()                              # n-th fetch: one byte arrives wrong, once
+        self.hints: set[int] = set()                                # those of them that were asked for ahead
         self.polls = 0
         self.errors: list[BaseException] = []
 
@@ -47,6 +48,7 @@ class Store:
         """The hook."""
         c, number = constants(), len(self.asked)
         assert request.offset + request.bytes <= len(self.image) and request.ticket not in self.flying
+        self.hints = self.hints | {number} if request.hint else self.hints - {number}
         if self.refusals.get(number, 0):
             self.refusals[number] -= 1
             return c.WAIT

@@ -26,6 +26,7 @@ LIMITS = {
     "digest": Limits(context=24, batch=16, logit_rows=16, kv="f32"),
     "many": Limits(context=33, batch=7, logit_rows=3, sequences=3, workers=4, kv="q8", rewind=9),
     "streamed": Limits(context=20, batch=5, logit_rows=5, slots=3, stream_experts=True, resident_copy=True),
+    "ahead": Limits(context=20, batch=11, logit_rows=11, slots=3, stream_experts=True, look_ahead=True),
 }
 
 
@@ -83,6 +84,7 @@ def test_any_limits_fill_their_pool_exactly(model: Model, data: some.DataObject)
         kv=data.draw(some.sampled_from(("f32", "f16", "q8"))),
         slots=data.draw(some.integers(1, 8)) if streamed else 0,
         stream_experts=streamed,
+        look_ahead=streamed and data.draw(some.booleans()),
         resident_copy=data.draw(some.booleans()),
     )
     plan = model.plan(limits)
@@ -127,6 +129,8 @@ def test_what_costs_what(model: Model) -> None:
     few = replace(base, stream_experts=True, slots=3)
     more = model.plan(replace(few, slots=4)).pool_bytes - model.plan(few).pool_bytes
     assert info.expert_run_bytes <= more <= info.expert_run_bytes + 4096
+    ahead = model.plan(replace(few, look_ahead=True)).pool_bytes - model.plan(few).pool_bytes
+    assert info.top_k * info.expert_run_bytes < ahead <= info.top_k * info.expert_run_bytes + 4096
     with pytest.raises(CoreError, match="SLOTS|slots"):
         model.plan(replace(base, stream_experts=True, slots=0))
 

@@ -193,15 +193,19 @@ def test_lru_is_lru(trace: Trace) -> None:
         assert replay.play(trace, slots, "lru").misses == slow_lru(trace, slots)
 
 
+@pytest.mark.parametrize("ahead", (False, True), ids=("", "ahead"))
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("slots", (1, 3, 8, 16, 31))
-def test_a_session_reads_what_its_replay_misses(policy: str, slots: int) -> None:
+@pytest.mark.parametrize("slots", (1, 3, 8, 16, 31, 32))
+def test_a_session_reads_what_its_replay_misses(policy: str, slots: int, ahead: bool) -> None:
     """A streamed run of the demo, prompt and answer: bytes read are replayed misses x expert bytes, exactly, and the
-    answer is the one with all experts in place."""
-    trace, stats, bits = decoded(DEMO, STORY, 60, slots=slots, stream_experts=True, policy=policy)
-    played = replay.play(trace, slots, policy)
-    assert (stats.expert_hits, stats.expert_misses) == (played.hits, played.misses)
-    assert stats.bytes_fetched == played.misses * trace.layers[0].expert_bytes
+    answer is the one with all experts in place. With hints the policy holds the same: what it misses is asked for, or
+    was a hint."""
+    trace, stats, bits = decoded(DEMO, STORY, 60, slots=slots, stream_experts=True, policy=policy, look_ahead=ahead)
+    played, run = replay.play(trace, slots, policy), trace.layers[0].expert_bytes
+    assert (stats.expert_hits, stats.expert_misses + stats.hints_used) == (played.hits, played.misses)
+    assert stats.bytes_fetched == (stats.expert_misses + stats.hints) * run and stats.hint_bytes == stats.hints * run
+    assert stats.hints_used + stats.hints_wasted <= stats.hints <= stats.hints_used + stats.hints_wasted + 2
+    assert (stats.hints_used > 0) == ahead
     plain, _, right = decoded(DEMO, STORY, 60)
     assert plain.feeds == trace.feeds and bits == right
 

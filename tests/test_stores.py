@@ -41,6 +41,7 @@ from editing import Edited
 NAMES = [target.name for target in targets.all_targets()]
 PROMPT, MADE, BATCH = 19, 12, 6
 ALL = {"stream_experts": True, "resident_copy": True}
+AHEAD = pytest.mark.parametrize("ahead", (False, True), ids=("", "ahead"))
 
 
 class Case:
@@ -62,9 +63,9 @@ class Case:
         return generate(session, Request(self.prompt, MADE, Sampling(), (), (), True, False)).digest
 
     def streamed(self, slots: int, storage: Storage | None = None, workers: int = 1,
-                 model: Model | None = None) -> Session:
+                 model: Model | None = None, ahead: bool = False) -> Session:
         """A session that uses nothing of the file but its tables in place."""
-        limits = replace(self.limits, slots=slots, workers=workers, **ALL)
+        limits = replace(self.limits, slots=slots, workers=workers, look_ahead=ahead, **ALL)
         return Session(model or self.model, limits, storage=storage)
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
@@ -105,18 +106,21 @@ def usable(case: Case, kind: str) -> Storage:
 
 # ---- one file, every way to read it ----
 
+@AHEAD
 @pytest.mark.parametrize("workers", (1, 2, 3))
 @pytest.mark.parametrize("share", (0, 0.3, 0.6, 1))
 @pytest.mark.parametrize("kind", STREAMED)
-def test_every_store_and_number_of_slots_gives_the_same_bits(case: Case, kind: str, share: float, workers: int) -> None:
+def test_every_store_and_number_of_slots_gives_the_same_bits(case: Case, kind: str, share: float, workers: int,
+                                                             ahead: bool) -> None:
     slots = max(1, round(case.experts * share))
-    with case.streamed(slots, usable(case, kind), workers) as session:
+    with case.streamed(slots, usable(case, kind), workers, ahead=ahead) as session:
         assert case.run(session) == case.right
         stats, store = session.stats(), session.store.counters()
         assert store["bytes"] == stats.bytes_fetched and store["failures"] == 0
-        assert store["most_in_flight"] <= min(slots, 8)
+        assert store["most_in_flight"] <= min(slots + ahead * case.model.info().top_k, 8)
+        assert (stats.hints_used > 0) == ahead
         assert kind not in ("uring", "pread") or session.store.kind == kind
-    assert slots == 1 or store["most_in_flight"] > 1
+    assert ahead or slots == 1 or store["most_in_flight"] > 1     # hints leave little to ask for at once
 
 
 @pytest.mark.parametrize("piece", (64, 1000, 4096, 5000))
@@ -129,10 +133,11 @@ def test_requests_in_pieces(case: Case, kind: str, piece: int) -> None:
     assert kind == "direct" or store["reads"] > store["requests"]
 
 
+@AHEAD
 @pytest.mark.parametrize("kind", STREAMED)
 @pytest.mark.parametrize("depth", (1, 2, 64))
-def test_more_experts_than_requests_fit_in_flight(uneven: Case, kind: str, depth: int) -> None:
-    with uneven.streamed(uneven.experts, replace(usable(uneven, kind), depth=depth)) as session:
+def test_more_experts_than_requests_fit_in_flight(uneven: Case, kind: str, depth: int, ahead: bool) -> None:
+    with uneven.streamed(uneven.experts, replace(usable(uneven, kind), depth=depth), ahead=ahead) as session:
         assert uneven.run(session) == uneven.right
         assert session.store.counters()["most_in_flight"] <= depth
 
@@ -187,15 +192,17 @@ def repaired(session: Session) -> None:
     session.reset()
 
 
+@AHEAD
 @pytest.mark.parametrize("kind", STREAMED)
-def test_a_file_that_ends_early_is_named_and_goes_on_after_repair(mixed: Case, kind: str, tmp_path: Path) -> None:
+def test_a_file_that_ends_early_is_named_and_goes_on_after_repair(mixed: Case, kind: str, ahead: bool,
+                                                                  tmp_path: Path) -> None:
     """For every expert of the file: it ends there; the session says so as often as asked, and then goes on."""
     image, path, met = mixed.path.read_bytes(), tmp_path / "short.colibri", 0
     storage = usable(mixed, kind)
     for layer, expert, offset, size in mixed.runs():
         path.write_bytes(image)
         model = Model.open(path)
-        with mixed.streamed(2, storage, model=model) as session:
+        with mixed.streamed(2, storage, model=model, ahead=ahead) as session:
             os.truncate(path, offset + size // 2)
             try:
                 mixed.run(session)
@@ -215,8 +222,9 @@ def test_a_file_that_ends_early_is_named_and_goes_on_after_repair(mixed: Case, k
     assert met > 4
 
 
+@AHEAD
 @pytest.mark.parametrize("kind", STREAMED)
-def test_a_flipped_byte_is_named_and_never_used(mixed: Case, kind: str, tmp_path: Path) -> None:
+def test_a_flipped_byte_is_named_and_never_used(mixed: Case, kind: str, ahead: bool, tmp_path: Path) -> None:
     """One byte of one expert, for every expert: layer and expert are named, and no logit comes of it."""
     image, path, met = mixed.path.read_bytes(), tmp_path / "flipped.colibri", 0
     storage, draw = usable(mixed, kind), random.Random(kind)
@@ -224,7 +232,7 @@ def test_a_flipped_byte_is_named_and_never_used(mixed: Case, kind: str, tmp_path
         damaged = bytearray(image)
         damaged[offset + draw.randrange(size)] ^= 1 << draw.randrange(8)
         path.write_bytes(damaged)
-        with mixed.streamed(2, storage, model=Model.open(path)) as session:
+        with mixed.streamed(2, storage, model=Model.open(path), ahead=ahead) as session:
             try:
                 assert mixed.run(session) == mixed.right
                 continue                    # never chosen
@@ -385,12 +393,13 @@ def test_requests_complete_in_any_order(mixed: Case, kind: str) -> None:
         store.close()
 
 
+@AHEAD
 @pytest.mark.parametrize("kind", STREAMED)
-def test_a_session_may_end_while_fetches_are_on_their_way(uneven: Case, kind: str) -> None:
+def test_a_session_may_end_while_fetches_are_on_their_way(uneven: Case, kind: str, ahead: bool) -> None:
     """Closed in the middle of a feed, again and again: reads end before the pool goes."""
     storage = replace(usable(uneven, kind), bytes_per_second=50_000_000)
     for budget in range(1, 30, 3):
-        with uneven.streamed(4, storage) as session:
+        with uneven.streamed(4, storage, ahead=ahead) as session:
             session.feed(uneven.prompt[:BATCH])
             session.advance(budget)
         assert session.store.c.in_flight == 0
@@ -435,16 +444,20 @@ def test_every_target_gives_the_same_bits_however_bytes_come(case: Case, name: s
                               strict=True):
         changes = HOW[how](draw)
         knobs = {knob: changes.pop(knob) for knob in KNOBS if knob in changes}
-        limits = replace(case.limits, slots=slots, workers=workers, **ALL, **knobs)
-        result = run_on(name, replace(case.job, limits=limits, **changes), case.model)
-        here = run_on("linux", replace(case.job, limits=limits), case.model)
-        assert result.digest == here.digest, (slots, workers)
-        assert (result.digest == case.right) == (not limits.lossy or case.model.info().top_k == 1), (slots, workers)
-        assert result.identity == here.identity == (limits.identity(case.model.info().identity) if limits.lossy else "")
-        for counted in ("rows", "expert_hits", "expert_misses", "bytes_fetched") if "failed" not in how else ():
-            assert result.stats[counted] == here.stats[counted]
-        assert result.stats["expert_misses"] > 0 and result.used_bytes == result.planned_bytes
-        assert (result.recovered > 0) == ("failed" in how and name != "linux")
+        for ahead in (False, True):
+            limits = replace(case.limits, slots=slots, workers=workers, look_ahead=ahead, **ALL, **knobs)
+            result = run_on(name, replace(case.job, limits=limits, **changes), case.model)
+            here = run_on("linux", replace(case.job, limits=limits), case.model)
+            assert result.digest == here.digest, (slots, workers)
+            assert (result.digest == case.right) == (not limits.lossy or case.model.info().top_k == 1), (slots, workers)
+            ours = limits.identity(case.model.info().identity) if limits.lossy else ""
+            assert result.identity == here.identity == ours
+            counted = ("rows", "expert_hits", "expert_misses", "bytes_fetched")
+            for key in counted if "failed" not in how and not ahead else ():
+                assert result.stats[key] == here.stats[key]
+            assert result.stats["expert_misses"] > 0 and result.used_bytes == result.planned_bytes
+            assert (result.stats["hints"] > 0) == ahead
+            assert (result.recovered > 0) == ("failed" in how and name != "linux")
 
 
 @pytest.mark.parametrize("kind", STREAMED)
@@ -521,10 +534,12 @@ def test_run_with_ram_says_what_it_used_and_answers_the_same(random_blob: Path, 
     assert (right["store"], right["slots"], right["experts"]["misses"]) == ("mapped", 0, 0)
     least = document(capsys, *base, "--slots", "1")
     for more in (["--ram", least["planned_bytes"]], ["--ram", "1GiB"], ["--ram", "1GiB", "--store", "pread"],
-                 ["--slots", "3", "--store", "direct"]):
+                 ["--slots", "3", "--store", "direct"], ["--slots", "3", "--look-ahead"],
+                 ["--ram", least["planned_bytes"] + 40_000, "--look-ahead"]):
         made = document(capsys, *base, *more)
         assert made["digest"] == right["digest"] and made["tokens"] == right["tokens"]
         assert made["experts"]["misses"] > 0 and made["used_bytes"] == made["planned_bytes"]
+        assert (made["experts"]["hints"] > 0) == ("--look-ahead" in more)
     assert document(capsys, *base, "--ram", least["planned_bytes"])["slots"] == 1
     everything = document(capsys, *base, "--ram", "1GiB")
     assert everything["slots"] == Model.open(random_blob).info().expert_count
@@ -548,7 +563,8 @@ def test_plan_with_ram_is_what_run_takes(random_blob: Path, tmp_path: Path, caps
 
 
 def test_verify_compares_every_place(random_blob: Path, capsys: Capture) -> None:
-    made = document(capsys, "verify", random_blob, "--target", "linux,wasm", "--store", "all", "--slots", "2")
+    made = document(capsys, "verify", random_blob, "--target", "linux,wasm", "--store", "all", "--slots", "2",
+                    "--look-ahead")
     assert [(row["target"], row["store"]) for row in made["rows"]] == [
         *(("linux", name) for name in STORES), ("wasm", "mapped"), ("wasm", "streamed")]
     assert made["one_answer"]
@@ -557,6 +573,7 @@ def test_verify_compares_every_place(random_blob: Path, capsys: Capture) -> None
 @pytest.mark.parametrize(("more", "sentence"), [
     (["--store", "streamed"], "needs --ram SIZE, or --slots N"),
     (["--store", "mapped", "--ram", "1GiB"], "add --store streamed"),
+    (["--look-ahead"], "add --ram SIZE or --slots N"),
     (["--store", "tape"], "a file is mapped, streamed, direct, uring, pread"),
     (["--target", "wasm", "--store", "uring", "--slots", "2"], "target wasm has mapped, streamed"),
 ])
@@ -570,7 +587,7 @@ def test_places_that_contradict_themselves_are_a_usage_error(random_blob: Path, 
 
 def test_chat_with_ram(talker: Path) -> None:
     said = [process("chat", talker, "--context", "64", "-n", "4", "--temperature", "0", *more, input="Hello\n")
-            for more in ((), ("--ram", "64MiB"), ("--store", "pread", "--slots", "1"))]
+            for more in ((), ("--ram", "64MiB"), ("--store", "pread", "--slots", "1", "--look-ahead"))]
     assert [done.returncode for done in said] == [0, 0, 0], said[1].stderr
     assert said[0].stdout == said[1].stdout == said[2].stdout
 

@@ -20,6 +20,7 @@ from rawsession import Raw, Store, digest, opened, prompt
 
 BATCH = 6
 TOKENS = 14
+AHEAD = pytest.mark.parametrize("ahead", (False, True), ids=("", "ahead"))
 
 
 class Case:
@@ -40,7 +41,7 @@ class Case:
         """The limits of every session here."""
         return Limits(**{"context": 64, "batch": BATCH, "logit_rows": BATCH, "kv": "q8", **changes})
 
-    def streamed(self, store: Store, slots: int, **changes: object) -> Raw:
+    def streamed(self, store: Store, slots: int, **changes: Any) -> Raw:
         """A session that has only the tables in place, ready."""
         limits = self.limits(stream_experts=True, resident_copy=True, slots=slots, **changes)
         return Raw(self.tables, limits, store=store).started()
@@ -73,21 +74,27 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.getfixturevalue(request.param)
 
 
+@AHEAD
 @pytest.mark.parametrize("budget", (1, 7, UNLIMITED))
 @pytest.mark.parametrize("share", (0, 0.3, 0.6, 1))
-def test_any_number_of_slots_gives_the_same_bits(case: Case, share: float, budget: int) -> None:
+def test_any_number_of_slots_gives_the_same_bits(case: Case, share: float, budget: int, ahead: bool) -> None:
     """From one slot (a pass for every expert) to one for each expert of the model."""
     slots = max(1, round(case.experts * share))
     store = Store(case.image)
-    raw = case.streamed(store, slots)
+    raw = case.streamed(store, slots, look_ahead=ahead)
     resident = raw.stats().bytes_fetched
     assert np.array_equal(raw.run(case.tokens, BATCH, budget), case.right)
     stats = raw.stats()
-    experts = store.asked[-stats.expert_misses:]
+    experts = store.asked[-stats.expert_misses - stats.hints:]
+    assert stats.hints == len(store.hints) and (stats.hints > 0) == ahead
+    assert stats.hint_bytes == sum(store.asked[n][1] for n in store.hints)
+    assert stats.hints_used + stats.hints_wasted <= stats.hints and (stats.hints_used > 0) == ahead
     assert stats.bytes_fetched - resident == sum(size for _, size, _, _ in experts) == stats.expert_bytes_fetched
     assert all(layer != 0xFFFFFFFF for _, _, layer, _ in experts)
     if slots == case.experts:
-        assert len(set(experts)) == len(experts) and stats.expert_hits > 0     # each expert once, ever
+        earnest = [e for n, e in enumerate(store.asked) if n not in store.hints and e[2] != 0xFFFFFFFF]
+        assert len(set(earnest)) == len(earnest) and stats.expert_hits > 0     # each expert once, ever
+        assert ahead or len(earnest) == len(experts)
     assert stats.pool_used == raw.plan.pool_bytes and raw.red_zones_intact()
 
 
@@ -108,12 +115,13 @@ def test_resident_weights_alone_can_be_brought_in(mixed: Case) -> None:
     assert {(layer, expert) for _, _, layer, expert in store.asked} == {(0xFFFFFFFF, 0xFFFFFFFF)}
 
 
+@AHEAD
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("newest_first", (False, True))
-def test_late_and_reversed_arrivals_do_not_matter(case: Case, seed: int, newest_first: bool) -> None:
+def test_late_and_reversed_arrivals_do_not_matter(case: Case, seed: int, newest_first: bool, ahead: bool) -> None:
     draw = random.Random(seed)
     store = Store(case.image, lambda n: draw.randrange(6), newest_first)
-    raw = case.streamed(store, draw.randint(1, case.experts))
+    raw = case.streamed(store, draw.randint(1, case.experts), look_ahead=ahead)
     waits = 0
     out = []
     for first in range(0, TOKENS, BATCH):
@@ -121,36 +129,39 @@ def test_late_and_reversed_arrivals_do_not_matter(case: Case, seed: int, newest_
         assert raw.feed([(0, token) for token in part]) == constants().OK
         waits += raw.finish(draw.choice((1, 5, UNLIMITED))).count(constants().WAIT)
         out += [raw.logits(i) for i in range(len(part))]
-    assert waits > 0 and digest(np.stack(out)) == digest(case.right)
+    assert waits > 0 and digest(np.stack(out)) == digest(case.right) and bool(store.hints) == ahead
 
 
-def test_a_host_that_says_not_now_is_asked_again(case: Case) -> None:
+@AHEAD
+def test_a_host_that_says_not_now_is_asked_again(case: Case, ahead: bool) -> None:
     store = Store(case.image)
     store.refusals = {n: 1 + n % 4 for n in range(0, 400, 2)}
-    assert np.array_equal(case.streamed(store, 2).run(case.tokens, BATCH), case.right)
+    assert np.array_equal(case.streamed(store, 2, look_ahead=ahead).run(case.tokens, BATCH), case.right)
     assert not any(store.refusals[n] for n in range(0, len(store.asked), 2))
 
 
-def fetch_count(case: Case, slots: int) -> tuple[int, int]:
+def fetch_count(case: Case, slots: int, ahead: bool = False) -> tuple[int, int]:
     """Fetches of a start and of a whole undisturbed run."""
     store = Store(case.image)
-    raw = case.streamed(store, slots)
+    raw = case.streamed(store, slots, look_ahead=ahead)
     at_start = len(store.asked)
     raw.run(case.tokens, BATCH)
     return at_start, len(store.asked)
 
 
+@AHEAD
 @pytest.mark.parametrize("fault", ("failing_fetch", "failing_arrival", "corrupt"))
-def test_every_fetch_fails_once(mixed: Case, fault: str) -> None:
-    """The n-th fetch goes wrong, for every n: the call says so, the next one tries again, the bits are the same."""
-    c = constants()
+def test_every_fetch_fails_once(mixed: Case, fault: str, ahead: bool) -> None:
+    """The n-th fetch goes wrong, for every n: the call says so, the next one tries again, the bits are the same. Of a
+    hint that goes wrong nobody hears."""
+    c, silent = constants(), 0
     said = c.ERROR_CORRUPT if fault == "corrupt" else c.ERROR_FETCH
-    at_start, total = fetch_count(mixed, 2)
+    at_start, total = fetch_count(mixed, 2, ahead)
+    plain = fetch_count(mixed, 2)
     assert total - at_start > 20
     for number in range(at_start, total):
-        store = Store(mixed.image, lambda n: n % 2)
-        raw = mixed.streamed(store, 2)
-        getattr(store, fault).add(number)
+        store = Failing(mixed.image, number, fault)
+        raw = mixed.streamed(store, 2, look_ahead=ahead)
         out, met = [], []
         for first in range(0, TOKENS, BATCH):
             part = mixed.tokens[first:first + BATCH]
@@ -158,8 +169,28 @@ def test_every_fetch_fails_once(mixed: Case, fault: str) -> None:
             met += raw.finish(also=(said,))
             assert raw.length() == first + len(part)
             out += [raw.logits(i) for i in range(len(part))]
-        assert met.count(said) == 1 and not getattr(store, fault)
+        assert met.count(said) == (store.hint is False) and not getattr(store, fault)
         assert digest(np.stack(out)) == digest(mixed.right), number
+        silent += store.hint is True
+        stats = raw.stats()
+        assert not store.hint or stats.expert_misses + stats.hints_used == plain[1] - plain[0]
+    assert (silent > 5) == ahead
+
+
+class Failing(Store):
+    """The n-th fetch goes wrong, once."""
+
+    def __init__(self, image: bytes, number: int, fault: str) -> None:
+        super().__init__(image, lambda n: n % 2 * 3 + n % 5)         # some hints are still in flight when they are taken
+        getattr(self, fault).add(number)
+        self.number = number
+        self.hint: bool | None = None                               # was it one?
+
+    def fetch(self, user: object, request: Any) -> int:
+        """The hook."""
+        if len(self.asked) == self.number and self.hint is None:
+            self.hint = bool(request.hint)
+        return super().fetch(user, request)
 
 
 class Broken(Store):
@@ -169,28 +200,30 @@ class Broken(Store):
         super().__init__(image, lambda n: n % 3)
         self.number, self.fault = number, fault
         self.place: tuple[int, int, int, int] | None = None
-        self.broken = True
+        self.broken, self.needed = True, False
 
     def fetch(self, user: object, request: Any) -> int:
         """The hook."""
         place = (request.offset, request.bytes, request.layer, request.expert)
         if self.place is None and len(self.asked) == self.number:
             self.place = place
+        self.needed |= place == self.place and not request.hint
         if self.broken and place == self.place:
             getattr(self, self.fault).add(len(self.asked))
         return super().fetch(user, request)
 
 
+@AHEAD
 @pytest.mark.parametrize("fault", ("failing_fetch", "failing_arrival", "corrupt"))
-def test_every_fetch_fails_for_good_until_the_storage_is_repaired(mixed: Case, fault: str) -> None:
+def test_every_fetch_fails_for_good_until_the_storage_is_repaired(mixed: Case, fault: str, ahead: bool) -> None:
     """The n-th fetch and every later one of the same expert, for every n: the same clear status as often as asked, no
     row more; after the repair the run goes on where it was, with the bits of an undisturbed one."""
     c = constants()
     said = c.ERROR_CORRUPT if fault == "corrupt" else c.ERROR_FETCH
-    at_start, total = fetch_count(mixed, 2)
+    at_start, total = fetch_count(mixed, 2, ahead)
     for number in range(at_start, total):
         store = Broken(mixed.image, number, fault)
-        raw = mixed.streamed(store, 2)
+        raw = mixed.streamed(store, 2, look_ahead=ahead)
         out, met = [], 0
         for first in range(0, TOKENS, BATCH):
             part = mixed.tokens[first:first + BATCH]
@@ -201,7 +234,7 @@ def test_every_fetch_fails_for_good_until_the_storage_is_repaired(mixed: Case, f
                 assert raw.length() == first or status != said
                 store.broken = met < 4
             out += [raw.logits(i) for i in range(len(part))]
-        assert met == 4 and store.place is not None
+        assert met == 4 * store.needed and (store.needed or ahead) and (store.place is not None or ahead)
         assert digest(np.stack(out)) == digest(mixed.right), number
 
 
@@ -250,12 +283,13 @@ def test_a_batch_that_needs_more_experts_than_there_are_slots(case: Case) -> Non
     assert len(asked) > 4 and asked == sorted(set(asked))        # each once, layers and experts ascending
 
 
-def test_stop_waits_for_what_is_in_flight_and_then_the_pool_is_free(mixed: Case) -> None:
+@AHEAD
+def test_stop_waits_for_what_is_in_flight_and_then_the_pool_is_free(mixed: Case, ahead: bool) -> None:
     c = constants()
     store = Store(mixed.image, lambda n: 4)
-    raw = mixed.streamed(store, 4)
+    raw = mixed.streamed(store, 4, look_ahead=ahead)
     assert raw.feed([(0, token) for token in mixed.tokens[:BATCH]]) == c.OK
-    while not store.flying:
+    while not store.flying or (ahead and not store.hints):
         raw.advance(20)
     flying = len(store.flying)
     assert flying > 1
@@ -281,18 +315,20 @@ def test_stop_during_a_start_waits_too(mixed: Case) -> None:
     assert len(statuses) > 1 and statuses[-1] == c.DONE and not store.flying
 
 
+@AHEAD
 @pytest.mark.parametrize("slots", (1, 2))
-def test_an_abandoned_fetch_does_not_block_its_slot(mixed: Case, slots: int) -> None:
+def test_an_abandoned_fetch_does_not_block_its_slot(mixed: Case, slots: int, ahead: bool) -> None:
     """A reset while fetches are in flight, then other tokens: the slots come back when the host is done with them."""
     c = constants()
     plain = Raw(mixed.whole, mixed.limits()).started()
     for delay in (0, 1, 3):
         store = Store(mixed.image, lambda n, delay=delay: delay)
-        raw = mixed.streamed(store, slots)
+        raw = mixed.streamed(store, slots, look_ahead=ahead)
         for token in range(12):
             assert raw.feed([(0, token)]) == c.OK
             for _ in range(40):
-                if store.flying or raw.advance(8) == c.DONE:
+                hinted = not ahead or any(number in store.hints for number, _, _ in store.flying.values())
+                if (store.flying and hinted) or raw.advance(8) == c.DONE:
                     break
             assert raw.lib.colibri_reset(raw.c, 0) == c.OK
         expected = plain.run([30, 31], 1)
@@ -327,6 +363,7 @@ def test_what_a_streamed_session_cannot_do_without_is_named(mixed: Case) -> None
     for slots in (0, mixed.experts + 1):
         assert refused(mixed.whole, mixed.limits(stream_experts=True, slots=slots)) == (c.ERROR_SLOTS, c.FIELD_SLOTS)
     assert refused(mixed.whole, mixed.limits(slots=1)) == (c.ERROR_SLOTS, c.FIELD_SLOTS)
+    assert refused(mixed.whole, mixed.limits(look_ahead=True)) == (c.ERROR_ARGUMENT, c.FIELD_FLAGS)
 
 
 def refused(model: Opened, limits: Limits) -> tuple[int, int]:

@@ -15,7 +15,7 @@ typedef struct colibri_range {
 
 int32_t colibri_check_limits(const colibri_view *view, const colibri_limits *limits, colibri_detail *detail)
 {
-    const uint32_t known = COLIBRI_LIMIT_RESIDENT_COPY | COLIBRI_LIMIT_STREAM_EXPERTS;
+    const uint32_t known = COLIBRI_LIMIT_RESIDENT_COPY | COLIBRI_LIMIT_STREAM_EXPERTS | COLIBRI_LIMIT_LOOK_AHEAD;
     uint32_t streamed = limits->flags & COLIBRI_LIMIT_STREAM_EXPERTS;
     uint32_t moe = view->table[COLIBRI_SECTION_EXPERT_SUMS].count;
     if (limits->struct_bytes != sizeof(colibri_limits)) {
@@ -24,6 +24,7 @@ int32_t colibri_check_limits(const colibri_view *view, const colibri_limits *lim
     }
     const colibri_range ranges[] = {
         {COLIBRI_FIELD_FLAGS, limits->flags & ~known, 0, 0},
+        {COLIBRI_FIELD_FLAGS, streamed ? 0u : limits->flags & COLIBRI_LIMIT_LOOK_AHEAD, 0, 0},
         {COLIBRI_FIELD_CONTEXT, limits->context, 1, 1u << 26},
         {COLIBRI_FIELD_BATCH, limits->batch, 1, 65535},
         {COLIBRI_FIELD_SEQUENCES, limits->sequences, 1, 65535},

@@ -118,21 +118,24 @@ static void colibri_run_units(colibri_session *s, uint32_t count)
     s->profile[colibri_op_now(s)->kind].units += count;
 }
 
-/* Behind an op's last unit: on to the next op, or back for the next pass of the experts. An op that ends in an error
- * begins anew. */
+/* Behind an op's last unit: on to the next op, or back for the next pass of the experts. A LEASE
+ * whose sums are not all right begins anew. */
 static int32_t colibri_op_finish(colibri_session *s)
 {
     const colibri_op *op = colibri_op_now(s);
     s->prepared = 0;
     if (op->kind == COLIBRI_OP_LEASE) {
         int32_t status = colibri_pass_vouch(s, op->layer);
-        if (status < 0) {
+        if (status != COLIBRI_DONE) {
             return status;
         }
     }
     s->stat_macs += colibri_op_macs(s, op);
     s->profile[op->kind].macs += colibri_op_macs(s, op);
     s->profile[op->kind].runs++;
+    if (op->kind == COLIBRI_OP_AHEAD) {
+        colibri_ahead_ask(s, op->layer);
+    }
     if (op->kind == COLIBRI_OP_EXPERT_DOWN) {
         int more = colibri_pass_more(s);
         colibri_pass_release(s, op->layer);
@@ -149,10 +152,10 @@ static int32_t colibri_op_finish(colibri_session *s)
 static int32_t colibri_op_prepare(colibri_session *s)
 {
     const colibri_op *op = colibri_op_now(s);
-    if (op->kind == COLIBRI_OP_LEASE) {
+    if (op->kind == COLIBRI_OP_LEASE || op->kind == COLIBRI_OP_AHEAD) {
         int32_t status = colibri_pass_prepare(s, op->layer);
-        if (status != COLIBRI_DONE) {
-            return status;
+        if (status < 0 || (status != COLIBRI_DONE && op->kind == COLIBRI_OP_LEASE)) {
+            return status;                      /* what lies ahead is computed while the layer's own are on their way */
         }
     }
     s->units = colibri_op_units(s, op);
@@ -408,7 +411,11 @@ int32_t colibri_stats(const colibri_session *s, colibri_stats_result *stats)
     stats->macs = s->stat_macs;
     stats->expert_hits = s->stat_hits;
     stats->expert_misses = s->stat_misses;
-    stats->bytes_fetched = s->stat_fetched;
-    stats->expert_bytes_fetched = s->stat_expert_bytes;
+    stats->bytes_fetched = s->stat_fetched + s->stat_hint_bytes;
+    stats->expert_bytes_fetched = s->stat_expert_bytes + s->stat_hint_bytes;
+    stats->hints = s->stat_hints;
+    stats->hints_used = s->stat_hints_used;
+    stats->hints_wasted = s->stat_hints_wasted;
+    stats->hint_bytes = s->stat_hint_bytes;
     return COLIBRI_OK;
 }

@@ -219,7 +219,7 @@ static int32_t colibri_widen_all(const colibri_view *view, const colibri_limits 
     for (uint32_t l = 0; status >= 0 && l < view->layers; l++) {
         status = colibri_layer_within(view, limits, &cursor, &d, detail);
         if (status >= 0) {
-            w->ops += colibri_tape_layer_ops(&d, ops, l);
+            w->ops += colibri_tape_layer_ops(&d, limits->flags, ops, l);
             colibri_widen_attention(view, limits, &d, layout, w, bad);
             colibri_widen_ffn(view, limits, &d, layout, w);
             uint64_t chosen = (uint64_t)limits->batch * d.top_k;    /* an op's units are counted in 32 bits */
@@ -284,6 +284,9 @@ static void colibri_carve_scratch(const colibri_view *view, const colibri_limits
     layout->distinct = colibri_arena_take(arena, distinct, 8);
     layout->first_pair = colibri_arena_take(arena, layout->expert_count ? distinct + 1u : 0u, 4);
     layout->chosen = colibri_arena_take(arena, w->chosen_rows * limits->batch, 8);
+    colibri_buffer_shape(&layout->ahead, view->hidden, 1, 0);
+    layout->ahead.offset = colibri_arena_take(arena, layout->ahead_count ? colibri_rows_at_once(limits->batch) : 0u,
+                                              layout->ahead.stride);
 
     colibri_arena_region(arena, COLIBRI_REGION_LOGITS);
     layout->logit_stride = colibri_round_up(view->vocab, COLIBRI_TILE_ROWS) * 4u;
@@ -301,6 +304,9 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     if (status < 0) {
         return status;
     }
+    int streamed = (limits->flags & COLIBRI_LIMIT_STREAM_EXPERTS) && layout->expert_count;
+    layout->slot_count = streamed ? limits->slots : 0u;
+    layout->ahead_count = streamed && (limits->flags & COLIBRI_LIMIT_LOOK_AHEAD) ? layout->max_top_k : 0u;
     colibri_arena_begin(arena);
     colibri_arena_region(arena, COLIBRI_REGION_SESSION);
     (void)colibri_arena_take(arena, 1, sizeof(colibri_session));
@@ -319,21 +325,21 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     colibri_arena_region(arena, COLIBRI_REGION_RESIDENT);
     layout->resident = colibri_arena_take(arena, (limits->flags & COLIBRI_LIMIT_RESIDENT_COPY) != 0u,
                                           layout->resident_bytes);
-    int streamed = (limits->flags & COLIBRI_LIMIT_STREAM_EXPERTS) && layout->expert_count;
-    layout->slot_count = streamed ? limits->slots : 0u;
     layout->slot_bytes = w.expert_run;
     colibri_arena_region(arena, COLIBRI_REGION_SLOTS);
     layout->override_count = limits->swaps;
     layout->staging = colibri_arena_take(arena, limits->swaps != 0u, sizeof(colibri_staging));
     layout->overrides = colibri_arena_take(arena, limits->swaps, sizeof(colibri_override));
     layout->override_of = colibri_arena_take(arena, limits->swaps ? layout->expert_count : 0u, 4);
-    layout->slots = colibri_arena_take(arena, layout->slot_count, sizeof(colibri_slot));
+    uint32_t slots = layout->slot_count + layout->ahead_count;
+    layout->slots = colibri_arena_take(arena, slots, sizeof(colibri_slot));
+    layout->landing = colibri_arena_take(arena, layout->ahead_count, 4);
     layout->cache = colibri_arena_take(arena, streamed != 0,
                                        colibri_cache_bytes(layout->expert_count, limits->policy));
     uint64_t at_once = layout->slot_count < layout->max_experts ? layout->slot_count : layout->max_experts;
     layout->arrived = colibri_arena_take(arena, at_once, 4);
     layout->sums = colibri_arena_take(arena, at_once * colibri_sum_pieces(w.expert_run), 4);
-    layout->slot_data = colibri_arena_take(arena, layout->slot_count, w.expert_run);
+    layout->slot_data = colibri_arena_take(arena, slots, w.expert_run);
     layout->override_data = colibri_arena_take(arena, limits->swaps, w.expert_run);
     colibri_arena_region(arena, COLIBRI_REGION_TEXT);
     layout->text_bytes = text_bytes;

@@ -120,11 +120,10 @@ static int colibri_select(const colibri_session *s, const colibri_layer *layer, 
     return 0;
 }
 
-/* The experts of a row's token. 1 if the table holds anything but experts in ascending order: `check` names the place,
- * and a run must not follow it. */
-static int colibri_route_by_token(const colibri_session *s, const colibri_layer *layer, uint32_t row, uint32_t *chosen)
+int colibri_route_by_token(const colibri_session *s, const colibri_layer *layer, uint32_t row)
 {
     const colibri_description *d = &layer->d;
+    uint32_t *chosen = colibri_pool_words(s, layer->chosen) + (uint64_t)row * d->top_k;
     const float *listed = colibri_vector_at(s, &layer->token_routes) +
                           (uint64_t)colibri_row_at(s, row)->token * d->top_k;
     if (!colibri_routes_are_experts(listed, d->top_k, d->experts)) {
@@ -182,7 +181,7 @@ static int colibri_route_row(colibri_session *s, const colibri_layer *layer, uin
     }
     if (d->router_by_token) {
         colibri_router_scores(s->kernel, d->router_score, z, d->experts);
-        if (colibri_route_by_token(s, layer, row, chosen)) {
+        if (colibri_route_by_token(s, layer, row)) {
             return 1;
         }
     } else if (colibri_router_selects(d)) {
@@ -222,20 +221,14 @@ static int colibri_shared_gates(colibri_session *s, const colibri_layer *layer, 
     return bad;
 }
 
-/* Unit: rows unit * COLIBRI_ROWS_AT_ONCE .. of the batch. */
-void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker)
+/* Not inlined: two callers, and the whole router in it. */
+__attribute__((noinline)) int colibri_route(colibri_session *s, const colibri_layer *layer,
+                                            const colibri_activation *rows, uint32_t first, uint32_t count)
 {
-    uint32_t first = unit * COLIBRI_ROWS_AT_ONCE;
-    uint32_t count = colibri_rows_at_once(s->row_count - first);
     float *z = colibri_pool_floats(s, s->layout.router_logits) + (uint64_t)first * s->layout.router_stride;
-    colibri_activation rows[COLIBRI_ROWS_AT_ONCE];
     int bad = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        rows[i] = colibri_buffer_row(s, &s->layout.norm, first + i);
-        colibri_fill(colibri_mixed_at(s, first + i), 0, (uint64_t)s->view.hidden * 4u);
-    }
     colibri_product p = {colibri_weight_at(s, &layer->router), layer->router.tile_bytes, COLIBRI_KIND_F32,
-                         s->view.hidden, colibri_tiles(layer->d.experts), count, unit != 0u, 0, rows, z,
+                         s->view.hidden, colibri_tiles(layer->d.experts), count, first != 0u, 0, rows, z,
                          s->layout.router_stride};
     colibri_products(s->kernel, &p);
     for (uint32_t i = 0; i < count; i++) {
@@ -249,6 +242,20 @@ void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t
     for (uint32_t i = 0; i < count && !bad; i++) {
         bad |= colibri_route_row(s, layer, first + i, z + (uint64_t)i * s->layout.router_stride);
     }
+    return bad;
+}
+
+/* Unit: rows unit * COLIBRI_ROWS_AT_ONCE .. of the batch. */
+void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker)
+{
+    uint32_t first = unit * COLIBRI_ROWS_AT_ONCE;
+    uint32_t count = colibri_rows_at_once(s->row_count - first);
+    colibri_activation rows[COLIBRI_ROWS_AT_ONCE];
+    for (uint32_t i = 0; i < count; i++) {
+        rows[i] = colibri_buffer_row(s, &s->layout.norm, first + i);
+        colibri_fill(colibri_mixed_at(s, first + i), 0, (uint64_t)s->view.hidden * 4u);
+    }
+    int bad = colibri_route(s, layer, rows, first, count);
     if (layer->d.shared_gate) {
         bad |= colibri_shared_gates(s, layer, rows, first, count);
     }

@@ -86,6 +86,8 @@ typedef struct colibri_slot {
     uint32_t state;
     uint32_t leased;
     uint32_t next;                              /* of the free ones, COLIBRI_NO = last */
+    uint32_t hint;                              /* colibri_slot_hint */
+    uint32_t wanted;                            /* of an open hint: by what is known now */
     uint32_t reserved;
 } colibri_slot;
 
@@ -95,6 +97,12 @@ enum colibri_slot_state {
     COLIBRI_SLOT_READY = 2,
     COLIBRI_SLOT_GIVEN = 3,                     /* to an expert whose bytes are not asked for yet, or failed */
     COLIBRI_SLOT_ARRIVED = 4                    /* its bytes are there, and not vouched for */
+};
+
+enum colibri_slot_hint {
+    COLIBRI_HINT_NONE = 0,
+    COLIBRI_HINT_OPEN = 1,                      /* a landing slot */
+    COLIBRI_HINT_TAKEN = 2                      /* was one when its bytes were asked for: no pass has asked for them */
 };
 
 /* A slot whose expert takes, or is about to take, the place of the file's. */
@@ -144,6 +152,8 @@ typedef struct colibri_layout {
     uint64_t resident;
     uint64_t slots, cache, slot_data, slot_bytes;
     uint64_t arrived, sums;                     /* of a pass: slots to be vouched for, sums of their pieces */
+    uint64_t landing;                           /* slot numbers, ahead_count of them */
+    colibri_buffer ahead;                       /* norm outputs for the router that is run ahead */
     uint64_t staging, overrides, override_of, override_data;    /* override_of: by expert, 0 or 1 + its override */
     uint64_t text, text_bytes;
     uint64_t kv_bytes_per_token, largest_unit_macs, resident_bytes, expert_bytes, expert_count;
@@ -151,6 +161,8 @@ typedef struct colibri_layout {
     uint32_t ops, max_top_k, max_experts, quantize_norm, quantize_attended, score_lanes, score_rows, head_dim,
         slot_count, quantize_latent, quantize_heads, head_rows;
     uint32_t override_count;
+    uint32_t ahead_count;                       /* landing slots, behind the slot_count ones */
+    uint32_t ahead_reserved;
     uint32_t router_stride;                     /* floats of a row of router_logits; a second half where some layer
                                                    chooses by other numbers than scores */
 } colibri_layout;
@@ -181,9 +193,10 @@ struct colibri_session {
     uint32_t stranded;                          /* slots that fetches of an abandoned pass are still in flight into */
     uint32_t arrived;                           /* slots of the pass that are to be vouched for */
     uint32_t lost, lost_expert;                 /* 0, or 1 + the layer that an error named */
+    uint32_t ahead_layer;                       /* whose choice was foretold and not asked for yet, COLIBRI_NO = none */
     colibri_profile_entry profile[COLIBRI_OP_ROOM];     /* by op kind */
-    uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched,
-        stat_expert_bytes;
+    uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched, stat_expert_bytes;
+    uint64_t stat_hints, stat_hints_used, stat_hints_wasted, stat_hint_bytes;
 };
 
 /* --- addresses --- */
@@ -359,7 +372,7 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
                             colibri_layout *layout, colibri_arena *arena, colibri_detail *detail);
 int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail);
 /* tape.c */
-uint32_t colibri_tape_layer_ops(const colibri_description *d, colibri_op *ops, uint32_t layer);
+uint32_t colibri_tape_layer_ops(const colibri_description *d, uint32_t flags, colibri_op *ops, uint32_t layer);
 void colibri_tape_build(colibri_session *s);
 uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op);
 uint64_t colibri_op_macs(const colibri_session *s, const colibri_op *op);
@@ -409,6 +422,13 @@ void colibri_choose(const float *z, uint32_t experts, uint32_t k, uint32_t *chos
 void colibri_choose_in_groups(float *z, const colibri_description *d, uint32_t *chosen);
 /* router.c */
 void colibri_route_rows(colibri_session *s, const colibri_layer *layer, uint32_t unit, uint32_t worker);
+/* Rows first .. of the batch, at most COLIBRI_ROWS_AT_ONCE, from the norm's outputs to chosen and chosen_weight; 1 if
+ * something is not finite. */
+int colibri_route(colibri_session *s, const colibri_layer *layer, const colibri_activation *rows, uint32_t first,
+                  uint32_t count);
+/* The experts of a row's token, without weights. 1 if the table holds anything but experts in ascending order: `check`
+ * names the place, and a run must not follow it. */
+int colibri_route_by_token(const colibri_session *s, const colibri_layer *layer, uint32_t row);
 static inline colibri_distinct *colibri_distinct_at(const colibri_session *s, uint32_t index)
 {
     return (colibri_distinct *)(void *)colibri_pool_at(s, s->layout.distinct) + index;
@@ -431,7 +451,16 @@ static inline uint32_t colibri_sum_pieces(uint64_t run)
     return (uint32_t)((run + (COLIBRI_SUM_PIECE - 1)) / COLIBRI_SUM_PIECE);
 }
 
-/* slots.c: the leases of a pass; the only place that calls the store */
+/* ahead.c: hints of what the next layer will need */
+void colibri_ahead_begin(colibri_session *s);
+uint32_t colibri_ahead_units(const colibri_session *s, uint32_t layer_index);
+uint64_t colibri_ahead_macs(const colibri_session *s, uint32_t layer_index);
+void colibri_ahead_route(colibri_session *s, uint32_t layer_index);
+void colibri_ahead_ask(colibri_session *s, uint32_t layer_index);
+void colibri_ahead_settle(colibri_session *s);
+uint32_t colibri_ahead_take(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t given);
+void colibri_ahead_lost(colibri_session *s, uint32_t index);
+/* slots.c: the leases of a pass; with ahead.c the only place that calls the store */
 void colibri_slots_begin(colibri_session *s);
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);
 uint32_t colibri_pass_pieces(const colibri_session *s, uint32_t layer_index);
@@ -441,6 +470,7 @@ int colibri_pass_more(const colibri_session *s);
 void colibri_pass_release(colibri_session *s, uint32_t layer_index);
 void colibri_pass_abandon(colibri_session *s, uint32_t layer_index);
 int colibri_slots_busy(colibri_session *s);
+int32_t colibri_slot_request(const colibri_session *s, uint32_t index, uint32_t hint);
 int32_t colibri_slots_pin(colibri_session *s, uint32_t layer_index, uint32_t expert, uint32_t pinned);
 /* experts.c */
 void colibri_pass_list(colibri_session *s, const colibri_layer *layer);

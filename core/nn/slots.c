@@ -9,13 +9,14 @@
 void colibri_slots_begin(colibri_session *s)
 {
     uint32_t count = s->layout.slot_count;
-    colibri_fill(colibri_pool_at(s, s->layout.slots), 0, count * sizeof(colibri_slot));
+    colibri_fill(colibri_pool_at(s, s->layout.slots), 0, (count + s->layout.ahead_count) * sizeof(colibri_slot));
     for (uint32_t i = 0; i < count; i++) {
         colibri_slot_at(s, i)->next = i + 1u < count ? i + 1u : COLIBRI_NO;
     }
     s->free_slot = 0;
     colibri_cache_begin(colibri_cache_of(s), (uint32_t)s->layout.expert_count, count, s->limits.policy,
                         s->layout.max_top_k);
+    colibri_ahead_begin(s);
 }
 
 static uint32_t colibri_slot_number(const colibri_session *s, const colibri_slot *slot)
@@ -28,39 +29,38 @@ static void colibri_slot_free(colibri_session *s, uint32_t index)
     colibri_slot *slot = colibri_slot_at(s, index);
     colibri_cache_forget(colibri_cache_of(s), colibri_slot_number(s, slot));
     slot->state = COLIBRI_SLOT_EMPTY;
+    slot->hint = COLIBRI_HINT_NONE;
     slot->next = s->free_slot;
     s->free_slot = index;
 }
 
-static void colibri_slot_lost(colibri_session *s, colibri_slot *slot)
+/* An error of the call is about this slot's expert; it is asked for anew. */
+static int32_t colibri_slot_lost(colibri_session *s, uint32_t index, int32_t status)
 {
-    slot->state = COLIBRI_SLOT_GIVEN;           /* it is asked for anew */
+    colibri_slot *slot = colibri_slot_at(s, index);
+    slot->state = COLIBRI_SLOT_GIVEN;
     s->lost = slot->layer + 1u;
     s->lost_expert = slot->expert;
+    return status;
 }
 
 /* Is an asked slot there? Its bytes count for nothing until their checksum is right. */
 static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
 {
-    colibri_slot *slot = colibri_slot_at(s, index);
     int32_t status = s->hooks.fetched(s->hooks.user, index);
-    if (status < 0) {
-        colibri_slot_lost(s, slot);
-        return COLIBRI_ERROR_FETCH;
-    }
     if (status == COLIBRI_WAIT) {
         return COLIBRI_WAIT;
     }
-    slot->state = COLIBRI_SLOT_ARRIVED;
-    return COLIBRI_DONE;
+    colibri_slot_at(s, index)->state = status < 0 ? COLIBRI_SLOT_GIVEN : COLIBRI_SLOT_ARRIVED;
+    return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_DONE;
 }
 
 /* Fetches that were abandoned still hold their slots, and nobody else asks how they are. */
 static void colibri_slots_settle(colibri_session *s)
 {
-    for (uint32_t i = 0; s->stranded && i < s->layout.slot_count; i++) {
+    for (uint32_t i = 0; s->stranded && i < s->layout.slot_count + s->layout.ahead_count; i++) {
         colibri_slot *slot = colibri_slot_at(s, i);
-        if (slot->state != COLIBRI_SLOT_ASKED || slot->leased) {
+        if (slot->state != COLIBRI_SLOT_ASKED || slot->leased || slot->hint == COLIBRI_HINT_OPEN) {
             continue;
         }
         int32_t status = colibri_slot_poll(s, i);
@@ -70,6 +70,7 @@ static void colibri_slots_settle(colibri_session *s)
         s->stranded--;
         colibri_cache_strand(colibri_cache_of(s), colibri_slot_number(s, slot), 0);
         if (status < 0) {
+            colibri_ahead_lost(s, i);
             colibri_slot_free(s, i);
         } else {
             colibri_cache_list(colibri_cache_of(s), colibri_slot_number(s, slot));
@@ -77,10 +78,10 @@ static void colibri_slots_settle(colibri_session *s)
     }
 }
 
-/* Ask the host for the bytes of a slot that was given. */
-static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
+/* Ask the host for the bytes of a slot's expert: OK, WAIT or an error. */
+int32_t colibri_slot_request(const colibri_session *s, uint32_t index, uint32_t hint)
 {
-    colibri_slot *slot = colibri_slot_at(s, index);
+    const colibri_slot *slot = colibri_slot_at(s, index);
     const colibri_layer *layer = colibri_layer_at(s, slot->layer);
     colibri_fetch_request request;
     colibri_fill(&request, 0, sizeof request);
@@ -89,20 +90,25 @@ static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
     request.layer = slot->layer;
     request.expert = slot->expert;
     request.ticket = index;
+    request.hint = hint;
     request.destination = colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes);
     int32_t status = s->hooks.fetch(s->hooks.user, &request);
-    if (status < 0) {
-        colibri_slot_lost(s, slot);
-        return COLIBRI_ERROR_FETCH;
+    return status < 0 ? COLIBRI_ERROR_FETCH : status == COLIBRI_WAIT ? COLIBRI_WAIT : COLIBRI_OK;
+}
+
+/* The same for a slot that was given to an expert of a pass. */
+static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
+{
+    int32_t status = colibri_slot_request(s, index, 0);
+    if (status == COLIBRI_OK) {
+        colibri_slot *slot = colibri_slot_at(s, index);
+        colibri_ahead_lost(s, index);
+        slot->state = COLIBRI_SLOT_ASKED;
+        s->stat_misses++;
+        s->stat_fetched += colibri_layer_at(s, slot->layer)->d.expert_run;
+        s->stat_expert_bytes += colibri_layer_at(s, slot->layer)->d.expert_run;
     }
-    if (status == COLIBRI_WAIT) {
-        return COLIBRI_WAIT;
-    }
-    slot->state = COLIBRI_SLOT_ASKED;
-    s->stat_misses++;
-    s->stat_fetched += request.bytes;
-    s->stat_expert_bytes += request.bytes;
-    return COLIBRI_OK;
+    return status < 0 ? colibri_slot_lost(s, index, status) : status;
 }
 
 static colibri_needed colibri_needed_of(const colibri_session *s, uint32_t layer_index)
@@ -139,14 +145,20 @@ static int colibri_pass_take(colibri_session *s, uint32_t layer_index, const col
         *slot_of = *colibri_cache_slot_of(cache, victim);
         *colibri_cache_slot_of(cache, victim) = 0;
     }
+    if (answer != COLIBRI_CACHE_HIT) {
+        uint32_t given = *slot_of - 1u;
+        *slot_of = colibri_ahead_take(s, layer_index, d->expert, given) + 1u;
+        if (*slot_of == given + 1u) {
+            colibri_slot *fresh = colibri_slot_at(s, given);
+            fresh->layer = layer_index;
+            fresh->expert = d->expert;
+            fresh->state = COLIBRI_SLOT_GIVEN;
+            fresh->hint = COLIBRI_HINT_NONE;
+        }
+    }
     d->slot = *slot_of - 1u;
     colibri_slot *slot = colibri_slot_at(s, d->slot);
-    if (answer != COLIBRI_CACHE_HIT) {
-        slot->layer = layer_index;
-        slot->expert = d->expert;
-        slot->state = COLIBRI_SLOT_GIVEN;
-    }
-    if (slot->state == COLIBRI_SLOT_ASKED) {    /* an abandoned fetch has a pass again */
+    if (answer == COLIBRI_CACHE_HIT && slot->state == COLIBRI_SLOT_ASKED) {     /* abandoned: it has a pass again */
         s->stranded--;
         colibri_cache_strand(cache, turn->base + d->expert, 0);
     }
@@ -161,6 +173,7 @@ static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
     colibri_needed turn = colibri_needed_of(s, layer_index);
     int32_t result = COLIBRI_DONE;
     colibri_slots_settle(s);
+    colibri_ahead_settle(s);
     while (s->pass_end < s->distinct_count && colibri_pass_take(s, layer_index, &turn)) {
     }
     if (s->pass_end == s->pass_first) {
@@ -181,8 +194,12 @@ static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
         uint32_t slot = colibri_distinct_at(s, i)->slot;
         if (slot != COLIBRI_NO && colibri_slot_at(s, slot)->state == COLIBRI_SLOT_ASKED) {
             int32_t status = colibri_slot_poll(s, slot);
+            if (status < 0 && colibri_slot_at(s, slot)->hint == COLIBRI_HINT_TAKEN) {
+                status = colibri_slot_ask(s, slot);     /* it was a hint that failed: ask in earnest */
+                status = status < 0 ? status : COLIBRI_WAIT;
+            }
             if (status < 0) {
-                return status;
+                return colibri_slot_lost(s, slot, status);
             }
             result = status == COLIBRI_WAIT ? COLIBRI_WAIT : result;
         }
@@ -229,24 +246,29 @@ void colibri_pass_sum(colibri_session *s, const colibri_layer *layer, uint32_t u
                     piece ? COLIBRI_SUM_PIECE : first);
 }
 
-/* Behind the last unit of a LEASE: are the sums those of the file? */
+/* Behind the last unit of a LEASE: are the sums those of the file? DONE; CORRUPT; OK: a hint's are not, and what was
+ * foretold is asked for in earnest. */
 int32_t colibri_pass_vouch(colibri_session *s, uint32_t layer_index)
 {
     const colibri_description *d = &colibri_layer_at(s, layer_index)->d;
     uint32_t pieces = colibri_sum_pieces(d->expert_run), shift = colibri_crc_power(COLIBRI_SUM_PIECE);
     const uint32_t *sum = colibri_pool_words(s, s->layout.sums);
-    int32_t status = COLIBRI_OK;
+    int32_t status = COLIBRI_DONE;
     for (uint32_t i = 0; i < s->arrived; i++) {
-        colibri_slot *slot = colibri_slot_at(s, colibri_pool_words(s, s->layout.arrived)[i]);
+        uint32_t index = colibri_pool_words(s, s->layout.arrived)[i];
+        colibri_slot *slot = colibri_slot_at(s, index);
         uint32_t crc = *sum++;
         for (uint32_t piece = 1; piece < pieces; piece++) {
             crc = colibri_crc_times(crc, shift) ^ *sum++;
         }
         if (crc == colibri_expert_sum_at(&s->view, d->first_expert + slot->expert)->crc) {
             slot->state = COLIBRI_SLOT_READY;
+        } else if (slot->hint == COLIBRI_HINT_TAKEN) {
+            colibri_ahead_lost(s, index);
+            slot->state = COLIBRI_SLOT_GIVEN;
+            status = status < 0 ? status : COLIBRI_OK;
         } else {
-            colibri_slot_lost(s, slot);
-            status = COLIBRI_ERROR_CORRUPT;
+            status = colibri_slot_lost(s, index, COLIBRI_ERROR_CORRUPT);
         }
     }
     return status;
@@ -307,7 +329,7 @@ void colibri_pass_abandon(colibri_session *s, uint32_t layer_index)
 int colibri_slots_busy(colibri_session *s)
 {
     int busy = 0;
-    for (uint32_t i = 0; i < s->layout.slot_count; i++) {
+    for (uint32_t i = 0; i < s->layout.slot_count + s->layout.ahead_count; i++) {
         if (colibri_slot_at(s, i)->state == COLIBRI_SLOT_ASKED) {
             busy |= colibri_slot_poll(s, i) == COLIBRI_WAIT;
         }

@@ -4,8 +4,8 @@
  */
 #include "nn/session.h"
 
-/* The ops of one layer in order; returns how many. ops may be a scratch array of 24. */
-uint32_t colibri_tape_layer_ops(const colibri_description *d, colibri_op *ops, uint32_t layer)
+/* The ops of one layer in order; returns how many. flags: of the limits. ops may be a scratch array of 24. */
+uint32_t colibri_tape_layer_ops(const colibri_description *d, uint32_t flags, colibri_op *ops, uint32_t layer)
 {
     static const uint8_t attention[] = {
         COLIBRI_OP_ATTENTION_NORM, COLIBRI_OP_QKV, COLIBRI_OP_LATENT, COLIBRI_OP_QUERY, COLIBRI_OP_PLACE,
@@ -32,6 +32,9 @@ uint32_t colibri_tape_layer_ops(const colibri_description *d, colibri_op *ops, u
         }
     } else {
         ops[n++].kind = COLIBRI_OP_ROUTE;
+        if (flags & COLIBRI_LIMIT_LOOK_AHEAD) {
+            ops[n++].kind = COLIBRI_OP_AHEAD;
+        }
         ops[n++].kind = COLIBRI_OP_LEASE;
         ops[n++].kind = COLIBRI_OP_EXPERT_UP;
         ops[n++].kind = COLIBRI_OP_EXPERT_DOWN;
@@ -64,7 +67,7 @@ void colibri_tape_build(colibri_session *s)
     uint32_t n = 0;
     colibri_tape_put(s, n++, COLIBRI_OP_EMBED);
     for (uint32_t l = 0; l < s->view.layers; l++) {
-        n += colibri_tape_layer_ops(&colibri_layer_at(s, l)->d, colibri_tape_at(s, n), l);
+        n += colibri_tape_layer_ops(&colibri_layer_at(s, l)->d, s->limits.flags, colibri_tape_at(s, n), l);
     }
     colibri_tape_put(s, n++, COLIBRI_OP_FINAL_NORM);
     colibri_tape_put(s, n++, COLIBRI_OP_HEAD);
@@ -106,6 +109,7 @@ uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op)
     case COLIBRI_OP_SHARED_DOWN: return colibri_strips(s->view.hidden);
     case COLIBRI_OP_DENSE_UP:
     case COLIBRI_OP_SHARED_UP: return colibri_strips(layer->gate.rows);
+    case COLIBRI_OP_AHEAD: return colibri_ahead_units(s, op->layer);
     case COLIBRI_OP_ROUTE: return colibri_blocks(s->row_count, COLIBRI_ROWS_AT_ONCE);
     case COLIBRI_OP_LEASE: return colibri_pass_pieces(s, op->layer);
     case COLIBRI_OP_EXPERT_UP: return (s->pass_end - s->pass_first) * colibri_strips(layer->d.ff);
@@ -138,6 +142,7 @@ uint64_t colibri_op_macs(const colibri_session *s, const colibri_op *op)
     case COLIBRI_OP_SHARED_DOWN: return rows * hidden * layer->down.columns;
     case COLIBRI_OP_ROUTE:
         return rows * hidden * (layer->d.experts + 3u * (uint64_t)layer->d.top_k * layer->d.ff + layer->d.shared_gate);
+    case COLIBRI_OP_AHEAD: return colibri_ahead_macs(s, op->layer);
     case COLIBRI_OP_HEAD: return s->logit_count * hidden * s->view.vocab;
     default: return 0;
     }
@@ -463,6 +468,7 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
         break;
     case COLIBRI_OP_ROUTE: colibri_route_rows(s, layer, unit, worker); break;
     case COLIBRI_OP_LEASE: colibri_pass_sum(s, layer, unit); break;
+    case COLIBRI_OP_AHEAD: colibri_ahead_route(s, op->layer); break;
     case COLIBRI_OP_SHARED_DOWN: colibri_shared_down_strip(s, layer, unit); break;
     case COLIBRI_OP_COMBINE: colibri_combine_row(s, layer, &layer->post_ffn_norm, unit, worker); break;
     case COLIBRI_OP_ADD_ATTENTION:

@@ -17,6 +17,7 @@ import cffi
 from . import kernels, library
 from .engine import UNLIMITED, CoreError, Info, Limits, Plan, Sampling, exit_code_of
 from .errors import ColibriError, Detail, InternalError, MissingTool, detail_sentence
+from .limits import HINT_NAMES
 from .store import NOWHERE, Storage
 
 
@@ -293,7 +294,7 @@ class JobRefused(ColibriError):
 
 DISK_NAMES = ("virtio", "reads", "bytes", "retries", "passed", "most_in_flight")
 STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched",
-              "expert_bytes_fetched")
+              "expert_bytes_fetched", *HINT_NAMES)
 
 
 def parse_report(target: str, report: str) -> JobResult:

@@ -18,6 +18,7 @@ from .errors import UsageError
 UNLIMITED = 0xFFFFFFFF
 KV_KINDS = ("f32", "f16", "q8")
 POLICIES = ("adaptive", "lru", "lfu")
+HINT_NAMES = ("hints", "hints_used", "hints_wasted", "hint_bytes")  # of the counters, about looking ahead
 
 
 def new(kind: str, **values: Any) -> Any:
@@ -68,6 +69,7 @@ class Limits:
     resident_copy: bool = False
     stream_experts: bool = False
     policy: str = POLICIES[0]  # of the slots; changes no answer
+    look_ahead: bool = False  # ask for what the next layer may need; more slots than `slots`, changes no answer
     top_k: int = 0  # experts of a row at most, 0: the model's; changes answers
     skip_below: float = 0.0  # experts of a lower weight are left out; changes answers
 
@@ -103,6 +105,7 @@ class Limits:
         values["flags"] = (
             constants.LIMIT_RESIDENT_COPY * self.resident_copy
             + constants.LIMIT_STREAM_EXPERTS * self.stream_experts
+            + constants.LIMIT_LOOK_AHEAD * self.look_ahead
         )
         for name, value in values.items():
             if not 0 <= value <= UNLIMITED:
@@ -148,6 +151,10 @@ class Stats:
     expert_misses: int
     bytes_fetched: int
     expert_bytes_fetched: int
+    hints: int
+    hints_used: int
+    hints_wasted: int
+    hint_bytes: int
 
 
 @dataclass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import board
@@ -70,8 +70,8 @@ def places(target: str, names: list[str], slots: int = 0, memory: int = 0) -> li
     return [Place(name, name in (*STREAMED, "block"), Storage(name) if name in STREAMED else None) for name in kept]
 
 
-def one_place(target: str, words: Iterable[str], slots: int, memory: int) -> Place:
-    """The single place a command runs from."""
+def one_place(target: str, words: Iterable[str], slots: int, memory: int, ahead: bool = False) -> Place:
+    """The single place a command runs from. ahead: it is to bring experts ahead, so it must be one that brings them."""
     names = names_of(words)
     found = places(target, names, slots, memory)
     if not found:
@@ -80,14 +80,25 @@ def one_place(target: str, words: Iterable[str], slots: int, memory: int) -> Pla
         raise UsageError(f"--store {','.join(names)}: {what}; target {target} has {others}")
     if len(found) > 1 or "all" in names:
         raise UsageError(f"--store {','.join(names)}: run answers from one place; `colibri verify` compares them")
+    bring_ahead(found, ahead)
     return found[0]
 
 
-def limits_at(place: Place, model: Model, limits: Limits, slots: int, memory: int) -> Limits:
-    """The limits of a session with the model there: as many slots as said, or as fit into `memory`."""
+def bring_ahead(found: Iterable[Place], ahead: bool) -> None:
+    """Refuse --look-ahead where no place brings experts."""
+    if ahead and not any(place.streamed for place in found):
+        raise UsageError("--look-ahead is for experts that come from storage: add --ram SIZE or --slots N")
+
+
+def limits_at(
+    place: Place, model: Model, limits: Limits, slots: int, memory: int, ahead: bool = False
+) -> Limits:
+    """The limits of a session with the model there: as many slots as said, or as fit into `memory`. ahead: and with
+    hints of what the next layer may need."""
     if not place.streamed:
         return limits
     experts = model.info().expert_count
+    limits = replace(limits, look_ahead=ahead and experts > 0)
     if memory:
         return fitted(model.path, model, limits, experts, memory).limits
     if place.name == "block" and not slots:

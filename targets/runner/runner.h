@@ -21,7 +21,7 @@
  *   threads N HELPED                     how many run units at once (with one, several workers are played in turn),
  *                                        and the units that others than the first have run
  *   used BYTES                           the session's high-water mark
- *   stats ROWS UNITS MACS HITS MISSES FETCHED
+ *   stats ROWS UNITS MACS HITS MISSES FETCHED EXPERT_BYTES HINTS HINTS_USED HINTS_WASTED HINT_BYTES
  *   time PREFILL_US DECODE_US LONGEST_US  0 0 0 where the target has no clock; LONGEST: one colibri_advance
  *   stack BYTES                          deepest stack use, 0 where the target cannot tell
  *   finish LANE stop | length | context

@@ -235,6 +235,10 @@ void colibri_runner_summary(runner *r)
     colibri_runner_number(stats.expert_misses);
     colibri_runner_number(stats.bytes_fetched);
     colibri_runner_number(stats.expert_bytes_fetched);
+    colibri_runner_number(stats.hints);
+    colibri_runner_number(stats.hints_used);
+    colibri_runner_number(stats.hints_wasted);
+    colibri_runner_number(stats.hint_bytes);
     colibri_runner_end();
     colibri_runner_text("time");
     colibri_runner_number(r->clock_prefill - r->clock_start);

@@ -208,6 +208,7 @@ static void choose_limits(round_state *r)
     r->limits.rewind = below(r->limits.context < 6u ? r->limits.context + 1u : 6u);
     if (one_in(2)) {
         r->limits.flags = COLIBRI_LIMIT_RESIDENT_COPY | COLIBRI_LIMIT_STREAM_EXPERTS;
+        r->limits.flags |= one_in(2) ? COLIBRI_LIMIT_LOOK_AHEAD : 0u;
         r->limits.slots = r->experts ? 1u + below(one_in(2) ? 1u : r->experts) : 0u;
     }
     workers = r->limits.workers;

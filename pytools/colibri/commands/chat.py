@@ -57,8 +57,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     messages = [{"role": "system", "content": options.system}] if options.system is not None else []
     cached: list[int] = []
     answers = []
-    place = placement.one_place("linux", options.store, options.slots, options.ram)
-    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
+    place = placement.one_place("linux", options.store, options.slots, options.ram, options.look_ahead)
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram, options.look_ahead)
     with Session(model, limits, storage=place.storage) as session:
         while (line := ask(output)) is not None:
             messages.append({"role": "user", "content": line})

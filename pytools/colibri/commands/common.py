@@ -15,7 +15,8 @@ from ..limits import POLICIES
 
 DEFAULT_CONTEXT = 2048
 DEFAULT_TEXT_BYTES = 1024
-IN_PLACE: dict[str, Any] = {"slots": 0, "stream_experts": False}  # limits before a place is chosen: --slots says more
+# limits before a place is chosen: --slots says more
+IN_PLACE: dict[str, Any] = {"slots": 0, "stream_experts": False, "look_ahead": False}
 
 
 def positive(text: str) -> int:
@@ -76,6 +77,17 @@ def store_options(parser: argparse.ArgumentParser, several: bool = False) -> Non
     parser.add_argument(
         "--slots", type=natural, default=0, metavar="N", help="streamed, with so many expert slots over all layers"
     )
+    look_ahead_option(parser)
+
+
+def look_ahead_option(parser: argparse.ArgumentParser) -> None:
+    """Hints for the store."""
+    parser.add_argument(
+        "--look-ahead",
+        action="store_true",
+        help="streamed: ask for what the next layer may need while this one works, into some more slots (default: off, "
+        "docs/PERFORMANCE.md says when it helps)",
+    )
 
 
 def blob_argument(parser: argparse.ArgumentParser) -> None:
@@ -119,6 +131,7 @@ def limit_options(parser: argparse.ArgumentParser, full: bool = False) -> None:
         parser.add_argument(
             "--slots", type=natural, default=0, metavar="N", help="expert slots; 0: experts are used in place"
         )
+        look_ahead_option(parser)
         parser.add_argument(
             "--logit-rows",
             type=positive,
@@ -154,7 +167,7 @@ def limits_of(options: argparse.Namespace, info: Info, least_text: int = 0, **fi
         "slots": slots,
         "stream_experts": slots > 0,
     }
-    for name in ("logit_rows", "sequences", "workers", "kernel", "rewind", "resident_copy", "policy"):
+    for name in ("logit_rows", "sequences", "workers", "kernel", "rewind", "resident_copy", "policy", "look_ahead"):
         if hasattr(options, name):
             values[name] = getattr(options, name)
     return Limits(**{**values, **fixed})

@@ -15,6 +15,7 @@ from ..engine import Info, Limits, Model, Sampling, Session
 from ..errors import InputError, InternalError, UsageError
 from ..generation import Request, generate
 from ..jobs import Job, JobResult, fetched
+from ..limits import HINT_NAMES
 from ..output import Output
 from ..text import decode, encode
 from ..trace import Trace, expert_layers, feed_of
@@ -114,7 +115,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
     target = targets.pick([options.target])
     if len(target) != 1:
         raise UsageError("--target all: run answers on one target; `colibri verify` compares them")
-    place = placement.one_place(options.target, options.store, options.slots, options.ram)
+    place = placement.one_place(options.target, options.store, options.slots, options.ram, options.look_ahead)
     text = "" if options.tokens else prompt_text(options, model, blob)
     tokens = token_file(options.tokens, info.vocab) if options.tokens else []
     limits = limits_of(
@@ -175,7 +176,7 @@ def run_here(
 ) -> dict[str, Any]:
     """In this process, with text as it comes."""
     text, tokens = prompt
-    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram, options.look_ahead)
     layers = expert_layers(BlobFile(model.path), limits.top_k)
     trace = Trace(model.info().identity, layers) if recorded(options) else None
     with Session(model, limits, storage=place.storage) as session:
@@ -215,6 +216,7 @@ def run_here(
             "hits": stats.expert_hits,
             "misses": stats.expert_misses,
             "bytes_read": stats.expert_bytes_fetched,
+            **{name: getattr(stats, name) for name in HINT_NAMES},
         },
     }
 
@@ -241,7 +243,7 @@ def run_there(
     if apart:  # texts lie behind the experts: they stay with the file, here
         limits = replace(limits, text_bytes=0)
         tokens = tokens or read_here(model, reader, text, not options.chat)
-    limits = placement.limits_at(place, model, limits, options.slots, options.ram)
+    limits = placement.limits_at(place, model, limits, options.slots, options.ram, options.look_ahead)
     job = Job(
         f"run {options.blob.name}",
         limits,
@@ -310,6 +312,7 @@ def document_of(result: JobResult) -> dict[str, Any]:
             "hits": result.stats.get("expert_hits", 0),
             "misses": result.stats.get("expert_misses", 0),
             "bytes_read": result.stats.get("expert_bytes_fetched", 0),
+            **{name: result.stats.get(name, 0) for name in HINT_NAMES},
         },
     }
 

@@ -80,6 +80,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         placement.names_of(options.store),
         options.slots,
         options.ram,
+        options.look_ahead,
     )
     document = {"model": model.info().identity, **report.document()}
     output.document(document)
@@ -175,14 +176,15 @@ class Report:
 
 
 def placed(
-    target: targets.Target, job: Job, model: Model, stores: list[str], slots: int, memory: int
+    target: targets.Target, job: Job, model: Model, stores: list[str], slots: int, memory: int, ahead: bool
 ) -> list[Job]:
     """The job once for each place asked for that a target may have the model in."""
     suited = targets.suited(target, job)
+    found = placement.places(target.name, stores, slots, memory)
+    placement.bring_ahead(found, ahead)
     return [
-        replace(suited, limits=placement.limits_at(place, model, suited.limits, slots, memory), **place.job())
-        for place in placement.places(target.name, stores, slots, memory)
-        or placement.places(target.name, [placement.STORES[0]])
+        replace(suited, limits=placement.limits_at(place, model, suited.limits, slots, memory, ahead), **place.job())
+        for place in found or placement.places(target.name, [placement.STORES[0]])
     ]
 
 
@@ -196,16 +198,17 @@ def compare(
     stores: list[str] | None = None,
     slots: int = 0,
     memory: int = 0,
+    ahead: bool = False,
 ) -> Report:
     """Run a job on targets, with all its variations if thorough; every digest must be the first one's, every check
-    good, planned = used. stores, slots, memory: see placement."""
+    good, planned = used. stores, slots, memory, ahead: see placement."""
     report = Report()
     for target in chosen:
         how = target.missing()
         if how:
             report.missing.append({"target": target.name, "how": how})
             continue
-        for suited in placed(target, job, model, stores or [], slots, memory):
+        for suited in placed(target, job, model, stores or [], slots, memory, ahead):
             jobs = [("base", suited)]
             if thorough:
                 jobs = factors.variations(suited, levels=targets.levels(target, suited, model))
