@@ -177,8 +177,8 @@ def test_hints_that_are_needed_while_they_are_in_flight(slots: int, fault: str, 
 
 
 def test_hints_in_flight_are_none_of_the_slots_that_a_reset_leaves_behind(tmp_path: Path) -> None:
-    """A reset while a layer's own fetches and hints are on their way: what the former leave comes back, the latter land,
-    and the policy holds as many as it has slots."""
+    """A reset while a layer's own fetches and hints are on their way: what the former leave comes back, the latter
+    land, and the policy holds as many as it has slots."""
     path = blob(tmp_path, "mixed", layers=6)
     image, c = path.read_bytes(), constants()
     for slots in (3, 5):

@@ -181,7 +181,7 @@ class Failing(Store):
     """The n-th fetch goes wrong, once."""
 
     def __init__(self, image: bytes, number: int, fault: str) -> None:
-        super().__init__(image, lambda n: n % 2 * 3 + n % 5)         # some hints are still in flight when they are taken
+        super().__init__(image, lambda n: n % 2 * 3 + n % 5)         # some hints are in flight when they are taken
         getattr(self, fault).add(number)
         self.number = number
         self.hint: bool | None = None                               # was it one?
