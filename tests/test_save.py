@@ -2,6 +2,7 @@
 nothing."""
 from __future__ import annotations
 
+import hashlib
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colibri.engine import Limits, new
+from colibri import targets
+from colibri.engine import Limits, Model, new
+from colibri.jobs import Job
 from colibri.library import constants, detail_of, ffi, load
 from colibri.synth import write_random_blob
 from editing import Opened
-from rawsession import Raw, Store, opened, prompt
+from rawsession import Raw, Store, digest, opened, prompt
 
 EVER = (1 << 64) - 1
 HEAD, SUMMED = 80, 76                               # of a save: the head's bytes, and where its sum stands
@@ -24,12 +27,17 @@ KINDS = {"mixed": "q4", "window": "q8", "conv": "q4", "conv-long": "f16", "laten
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Opened]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("save")
     for name, kinds in KINDS.items():
         write_random_blob(folder / f"{name}.colibri", name, 31, kinds)
     write_random_blob(folder / "twin.colibri", "mixed", 32, "q4")
-    return {name: opened(folder / f"{name}.colibri") for name in [*KINDS, "twin"]}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(files: Path) -> dict[str, Opened]:
+    return {name: opened(files / f"{name}.colibri") for name in [*KINDS, "twin"]}
 
 
 def begin(model: Opened, limits: Limits = LIMITS, **more: object) -> Raw:
@@ -479,3 +487,59 @@ def test_an_exchange_amid_a_save_or_a_restore(models: dict[str, Opened]) -> None
     assert save(raw, logits=False) == old
     raw.run([1], 1)
     assert refused(raw, old) == (c.ERROR_IDENTITY, "IDENTITY")
+
+
+# ---- every target ----
+
+NAMES = [target.name for target in targets.all_targets() if target.name not in ("linux", "linux-gcc")]
+
+
+def job_of(**change: object) -> Job:
+    """A prompt of 40 tokens in feeds of seven, and nothing else, so that saves can be foretold."""
+    limits = Limits(context=64, batch=7, logit_rows=7, kv=str(change.pop("kv", "f16")), rewind=2)
+    return replace(Job("save", limits, prompt(77, 40), save=True), **change)
+
+
+def foretold(model: Opened, job: Job) -> tuple[np.ndarray, str, int]:
+    """What such a job answers, and its hash over all saves, by this process's library."""
+    raw, rows, every = begin(model, job.limits), [], hashlib.sha256()
+    for first in range(0, len(job.prompt), 7):
+        data = save(raw)
+        every.update(hashlib.sha256(data).digest())
+        rows += list(raw.run(job.prompt[first:first + 7], 7))
+    return np.stack(rows), every.hexdigest(), len(data)
+
+
+@pytest.mark.parametrize("kv", ("f16", "q8"))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_target_saves_the_same_bytes_and_restores_them(models: dict[str, Opened], files: Path, name: str,
+                                                            kv: str) -> None:
+    """Every save of a job is followed by a restore into an overwritten cache: the digest is the undisturbed one's, and
+    the saves are this process's to the byte, so that either may be restored by the other."""
+    target = targets.pick([name])[0]
+    if target.missing():
+        pytest.skip(f"target {name}: {target.missing()}")
+    for spec in KINDS:
+        rows, saved, count = foretold(models[spec], job_of(kv=kv))
+        result = target.run(job_of(kv=kv), Model.open(files / f"{spec}.colibri"))
+        assert result.error is None and result.bad_checks() == [] and result.code == 0
+        assert result.digest == digest(rows)
+        assert (result.saves, result.saved_bytes, result.saved) == (6, count, saved)
+
+
+@pytest.mark.parametrize("change", (
+    {"two_sequences": True, "companion": (3, 4, 5)}, {"two_sessions": True, "companion": (3, 4, 5)}, {"reset": True},
+    {"budget": 5}, {"swap": True}, {"workers": 3}, {"store": "COPY"}))
+@pytest.mark.parametrize("name", ("linux-aarch64", "wasm"))
+def test_saves_in_all_kinds_of_runs(files: Path, name: str, change: dict) -> None:
+    """While tokens are made."""
+    target, model = targets.pick([name])[0], Model.open(files / "mixed.colibri")
+    if target.missing():
+        pytest.skip(f"target {name}: {target.missing()}")
+    job = job_of(generate=12)
+    if "store" in change:
+        job = replace(job, limits=replace(job.limits, slots=2, stream_experts=True, resident_copy=True))
+    expected = targets.pick(["linux"])[0].run(replace(job_of(generate=12), save=False), model)
+    result = target.run(replace(job, **change), model)
+    assert result.error is None and result.bad_checks() == [] and result.code == 0
+    assert (result.digest, result.tokens[0]) == (expected.digest, expected.tokens[0]) and result.saves > 15
