@@ -419,9 +419,9 @@ enum colibri_save_flags {
 COLIBRI_API uint64_t colibri_save_bytes(const colibri_session *session, uint32_t flags);
 
 /* Save into `bytes`, about budget_bytes a call (one tile of the cache more at most): AGAIN until DONE, call again with
- * the same arguments. Between feeds only (BUSY). LIMIT: capacity is too small, detail.expected bytes are needed. A feed,
- * a rewind, a reset or an exchanged expert between two calls lets the save begin anew. The head is written last: what
- * was not saved to its end is never taken for a save. */
+ * the same arguments. Between feeds only (BUSY). LIMIT: capacity is too small, detail.expected bytes are needed. A
+ * feed, a rewind, a reset or an exchanged expert between two calls lets the save begin anew. The head is written last:
+ * what was not saved to its end is never taken for a save. */
 COLIBRI_API int32_t colibri_save(colibri_session *session, uint32_t flags, void *bytes, uint64_t capacity,
                                  uint64_t budget_bytes, colibri_detail *detail);
 

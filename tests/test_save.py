@@ -167,7 +167,7 @@ def test_sequences_keep_their_places(models: dict[str, Opened]) -> None:
     for q, length in enumerate(lengths):
         if length:
             alone[q].run(tokens[q:q + length], 8)
-    assert len(data) == HEAD + 4 * 8 + sum(size(raw, False) - HEAD - 8 for raw, n in zip(alone, lengths, strict=True) if n)
+    assert len(data) == HEAD + 4 * 8 + sum(size(raw, False) - HEAD - 8 for raw in alone if raw.length())
     for many in (4, 5, 9):
         raw = begin(models["window"], replace(limits, sequences=many))
         raw.run(tokens[7:30], 8, sequence=many - 1)
@@ -250,8 +250,8 @@ def test_every_cut_is_refused(small: Opened) -> None:
 
 LIES = {"identity": (16, "IDENTITY", "IDENTITY"), "kv_kind": (48, "LIMIT", "KV_KIND"), "top_k": (52, "LIMIT", "TOP_K"),
         "skip_below": (56, "LIMIT", "SKIP"), "logit_rows": (64, "LIMIT", "LOGIT_ROWS"),
-        "reserved": (68, "LIMIT", "RESERVED"), "length": (HEAD, "FORMAT", "BYTES"), "context": (HEAD, "LIMIT", "CONTEXT"),
-        "floor": (HEAD + 4, "FORMAT", "REWIND"), "bytes": (8, "TRUNCATED", "BYTES")}
+        "reserved": (68, "LIMIT", "RESERVED"), "length": (HEAD, "FORMAT", "BYTES"),
+        "context": (HEAD, "LIMIT", "CONTEXT"), "floor": (HEAD + 4, "FORMAT", "REWIND"), "bytes": (8, "TRUNCATED", "BYTES")}
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -388,7 +388,7 @@ def test_bytes_that_change_under_way_leave_nothing(small: Opened) -> None:
     c, raw = constants(), living(small)
     pieces = writing(raw, save(raw, logits=False))
     ffi().buffer(pieces.room)[pieces.count - 9] = b"\x5a"
-    ffi().buffer(pieces.room)[HEAD:HEAD + 4] = b"\xff" * 4                  # nor is a head believed that was not checked
+    ffi().buffer(pieces.room)[HEAD:HEAD + 4] = b"\xff" * 4      # nor is a head believed that was not checked
     while (status := pieces()) == c.AGAIN:
         pass
     assert status == c.ERROR_CORRUPT and raw.length() == raw.length(1) == 0 and len(save(raw)) == HEAD

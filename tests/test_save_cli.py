@@ -79,7 +79,8 @@ def test_refusals_in_words(random_blob: Path, tmp_path: Path) -> None:  # noqa: 
         assert found.status == status and words in str(found) and found.exit_code == 2
     for bad, status, words in ((b"", "TRUNCATED", "found 0"), (data[:-1], "TRUNCATED", "cut short"),
                                (data + b"x", "FORMAT", "added to"), (b"X" + data[1:], "MAGIC", "not a saved session"),
-                               (data[:-1] + b"\0", "CORRUPT", "damaged"), (data[:4] + b"\7" + data[5:], "VERSION", "7")):
+                               (data[:-1] + b"\0", "CORRUPT", "damaged"),
+                               (data[:4] + b"\7" + data[5:], "VERSION", "form 7")):
         found = refused(LIMITS, bad)
         assert (found.status, found.exit_code) == (status, 3) and words in str(found)
     with Session(model, LIMITS) as session:
@@ -111,7 +112,8 @@ def test_swaps_follow(random_blob: Path, tmp_path: Path) -> None:  # noqa: F811
 # ---- run ----
 
 @pytest.mark.parametrize("option", ([], ["--temperature", "0.8", "--seed", "4"], ["--kv", "q8"]))
-def test_run_goes_on_where_it_was(talker: Path, tmp_path: Path, capsys: Capture, option: list[str]) -> None:  # noqa: F811
+def test_run_goes_on_where_it_was(talker: Path, tmp_path: Path, capsys: Capture,  # noqa: F811
+                                  option: list[str]) -> None:
     """A text in three runs, the last with more context, is the text of one."""
     whole = document(capsys, "run", talker, "-p", "Once upon a time", "-n", "24", *option)
     parts, file = [], tmp_path / "a.saved"
