@@ -251,7 +251,8 @@ def test_every_cut_is_refused(small: Opened) -> None:
 LIES = {"identity": (16, "IDENTITY", "IDENTITY"), "kv_kind": (48, "LIMIT", "KV_KIND"), "top_k": (52, "LIMIT", "TOP_K"),
         "skip_below": (56, "LIMIT", "SKIP"), "logit_rows": (64, "LIMIT", "LOGIT_ROWS"),
         "reserved": (68, "LIMIT", "RESERVED"), "length": (HEAD, "FORMAT", "BYTES"),
-        "context": (HEAD, "LIMIT", "CONTEXT"), "floor": (HEAD + 4, "FORMAT", "REWIND"), "bytes": (8, "TRUNCATED", "BYTES")}
+        "context": (HEAD, "LIMIT", "CONTEXT"), "floor": (HEAD + 4, "FORMAT", "REWIND"),
+        "bytes": (8, "TRUNCATED", "BYTES")}
 
 
 @pytest.mark.parametrize("name", LIES)
