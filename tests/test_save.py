@@ -3,6 +3,7 @@ nothing."""
 from __future__ import annotations
 
 import hashlib
+import random
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -264,6 +265,29 @@ def test_a_head_that_lies_is_refused_by_name(small: Opened, name: str) -> None:
     value = {"context": 21, "floor": 9, "identity": 0xFFFFFFFF}.get(name, struct.unpack_from("<I", data, at)[0] + 1)
     struct.pack_into("<I", data, at, value)
     assert refused(raw, sealed(bytes(data))) == (getattr(constants(), "ERROR_" + status), field)
+
+
+def test_heads_of_dice_are_refused_or_restored(small: Opened) -> None:
+    """Lies of all sizes, sums right: refused without a trace, or what is there is what they say."""
+    c, raw, dice, restored = constants(), living(small), random.Random(5), 0
+    data = save(raw, logits=False)
+    for _ in range(2000):
+        bad = bytearray(data)
+        for _ in range(dice.randrange(1, 4)):
+            at = dice.choice((8, 12, 60, 64, HEAD, HEAD + 4, HEAD + 8, HEAD + 12))
+            value = dice.choice((dice.randrange(24), dice.getrandbits(32), 1 << dice.randrange(32), 0xFFFFFFFF))
+            struct.pack_into("<I", bad, at, value)
+        if dice.random() < 0.8:
+            struct.pack_into("<Q", bad, 8, len(bad))
+        if HEAD + 8 * struct.unpack_from("<I", bad, 60)[0] <= len(bad):
+            bad = bytearray(sealed(bytes(bad)))
+        if restore(raw, bytes(bad))[0] == c.DONE:
+            restored += 1
+            assert save(raw, logits=False)[:8] == data[:8]
+            restore(raw, data)
+        else:
+            assert save(raw, logits=False) == data
+    assert raw.red_zones_intact() and restored > 0
 
 
 @pytest.mark.parametrize(("change", "status", "field"), [
