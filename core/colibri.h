@@ -420,8 +420,8 @@ COLIBRI_API uint64_t colibri_save_bytes(const colibri_session *session, uint32_t
 
 /* Save into `bytes`, about budget_bytes a call (one tile of the cache more at most): AGAIN until DONE, call again with
  * the same arguments. Between feeds only (BUSY). LIMIT: capacity is too small, detail.expected bytes are needed. A
- * feed, a rewind, a reset or an exchanged expert between two calls lets the save begin anew. The head is written last:
- * what was not saved to its end is never taken for a save. */
+ * feed, a rewind or a reset between two calls lets the save begin anew. The head is written last, with the identity
+ * there is then: what was not saved to its end is never taken for a save. */
 COLIBRI_API int32_t colibri_save(colibri_session *session, uint32_t flags, void *bytes, uint64_t capacity,
                                  uint64_t budget_bytes, colibri_detail *detail);
 
@@ -429,7 +429,7 @@ COLIBRI_API int32_t colibri_save(colibri_session *session, uint32_t flags, void 
  * cache is written; each byte counts twice against the budgets. What is refused changes nothing: MAGIC, VERSION,
  * TRUNCATED, CORRUPT, FORMAT; IDENTITY: saved under another model or other exchanged experts (exchange them, then call
  * again); LIMIT: detail.field of the limits differs or has no room. Between feeds only (BUSY).
- * While it checks, a feed, a rewind, a reset or an exchanged expert lets it begin anew. Once it writes, the sequences
+ * While it checks, a feed, a rewind or a reset lets it begin anew. Once it writes, the sequences
  * are empty and every other call that needs the tape at its start is BUSY, until DONE or colibri_reset, which empties
  * all sequences; CORRUPT then says that `bytes` changed under way, and leaves them empty.
  * Afterwards colibri_logits gives what was saved; of rewinds, those that both sessions allow are possible.

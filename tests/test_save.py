@@ -482,7 +482,10 @@ def test_saves_follow_exchanged_experts(models: dict[str, Opened], slots: int) -
         assert refused(raw, data) == (c.ERROR_IDENTITY, "IDENTITY")
         assert swap(raw, place, twin) == c.DONE
     assert refused(raw, unchanged) == (c.ERROR_IDENTITY, "IDENTITY")
+    experts, weights = ffi().new("uint32_t[8]"), ffi().new("float[8]")
+    assert raw.lib.colibri_routing(raw.c, 1, 0, experts, weights, 8) > 0
     assert restore(raw, data, 999)[0] == c.DONE and save(raw) == data
+    assert raw.lib.colibri_routing(raw.c, 1, 0, experts, weights, 8) == 0   # no row of what is here was run here
     assert np.array_equal(raw.run(tokens[9:], 8), expected)
     assert swap(raw, places[0], None) == c.DONE and refused(raw, data) == (c.ERROR_IDENTITY, "IDENTITY")
     assert swap(raw, places[1], None) == c.DONE and restore(raw, unchanged)[0] == c.DONE
@@ -500,7 +503,7 @@ def test_an_exchange_amid_a_save_or_a_restore(models: dict[str, Opened]) -> None
     expected = save(changed, logits=False)
     pieces = Pieces(raw, len(old), 999)
     assert pieces(2) == c.AGAIN and swap(raw, place, twin) == c.DONE
-    assert pieces.finish() == expected                      # anew, as the new model
+    assert pieces.finish() == expected                      # of the new model
     pieces = Pieces(raw, expected, 999)
     assert pieces(2) == c.AGAIN and swap(raw, place, None) == c.DONE
     while (status := pieces()) == c.AGAIN:

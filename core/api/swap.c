@@ -50,7 +50,6 @@ void colibri_swaps_take(colibri_session *s)
         }
     }
     colibri_staging_of(s)->changes = 0;
-    s->transfer.kind = COLIBRI_TRANSFER_NONE;   /* a save begun before is of another model */
 }
 
 /* Layer `index` of a file, walked to. 0: there is none, or none with that expert. */
