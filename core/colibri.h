@@ -357,6 +357,10 @@ COLIBRI_API uint32_t colibri_routing(const colibri_session *session, uint32_t la
  * 2^-16 (NUMERICS section 7: beyond the layer's span all count the same); 0 of a float router. */
 COLIBRI_API uint32_t colibri_router_spread(const colibri_session *session, uint32_t layer, uint32_t index);
 
+/* Which expert the last FETCH or CORRUPT of colibri_advance was about, and where it begins in the file; ARGUMENT if
+ * there was none. */
+COLIBRI_API int32_t colibri_lost(const colibri_session *session, uint32_t *layer, uint32_t *expert, uint64_t *offset);
+
 /* Pin an expert (1), or end that (0): once it is in a slot, at its first use, it is never given up. LIMIT if fewer
  * slots than the largest top_k of a layer would be left for the others; LEFT_OUT where experts are not streamed.
  * Changes no bit of any answer. The tape must be at its start. */
@@ -446,7 +450,8 @@ typedef struct colibri_stats_result {
     uint64_t macs;                      /* multiply-adds with weights */
     uint64_t expert_hits;
     uint64_t expert_misses;
-    uint64_t bytes_fetched;
+    uint64_t bytes_fetched;             /* asked of the store; a request that failed counts each time */
+    uint64_t expert_bytes_fetched;      /* of these the experts': misses x their runs; the rest is resident weights */
 } colibri_stats_result;
 
 COLIBRI_API int32_t colibri_stats(const colibri_session *session, colibri_stats_result *stats);
@@ -491,6 +496,7 @@ enum colibri_op_kind {
     COLIBRI_OP_INDEX_PLACE = 24,        /* rows: norm and rotation, the key into its cache */
     COLIBRI_OP_INDEX_CHOOSE = 25,       /* rows: which positions attention looks at */
     COLIBRI_OP_ADD_ATTENTION = 26,      /* rows: norm of the attention output, onto the residual */
+    COLIBRI_OP_LEASE = 27,              /* pieces of the experts that have arrived: their checksums; 0: in place */
     COLIBRI_OP_ROOM = 32                /* array size: room for later ops */
 };
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import numpy as np
 
 from colibri.blobfile import aligned_bytes
 from colibri.library import constants, ffi, load, values
+
+
+ALIVE: weakref.WeakKeyDictionary[Any, bytearray] = weakref.WeakKeyDictionary()
 
 
 class Edited:
@@ -19,7 +23,9 @@ class Edited:
 
     def _at(self, struct: str, offset: int) -> Any:
         cffi = ffi()
-        return cffi.cast(f"colibri_{struct} *", cffi.from_buffer(self.data) + offset)
+        made = cffi.cast(f"colibri_{struct} *", cffi.from_buffer(self.data) + offset)
+        ALIVE[made] = self.data                 # a structure may outlive the Edited it came from
+        return made
 
     @property
     def header(self) -> Any:

@@ -28,6 +28,7 @@ FLAGS = """-std=c99 -O2 -g0 -ffreestanding -fno-builtin -ffp-contract=off -fno-m
     -Wl,--gc-sections""".split()
 RISCV = ["-target", "riscv64-freestanding-none", "-mcpu=generic_rv64+m+a+c"]
 CORTEX_M3 = ["-target", "thumb-freestanding-eabi", "-mcpu=cortex_m3"]
+LINUX = ("crew_linux", "host_linux", "linux_port", "linux_threads", "store", "store_ring")
 ARM64 = ["-target", "aarch64-freestanding-none", "-mcpu=generic", "-mstrict-align"]
 
 
@@ -63,12 +64,17 @@ def core() -> list[Path]:
     return sorted((ROOT / "core").glob("*/*.c"))
 
 
+def firmware_core() -> Path:
+    """The core as the ARM64 firmware has it."""
+    return library.data_folder() / "baremetal_arm64" / "libcolibri.a"
+
+
 @functools.cache
 def riscv_runner() -> Path:
     """The runner with the whole core, for a RISC-V without floating-point registers."""
     out, host = _folder() / "runner", ROOT / "targets"
     ports = [*sorted((host / "runner").glob("*.c")), host / "workers/crew.c", host / "host/host.c"]
-    ports += [host / "linux" / f"{name}.c" for name in ("crew_linux", "host_linux", "linux_port", "linux_threads")]
+    ports += [host / "linux" / f"{name}.c" for name in LINUX]
     include = [f"-I{path}" for path in (ROOT / "core", host / "runner", host / "workers", host / "host")]
     zig("cc", *RISCV, "-mabi=lp64", *FLAGS, *include, *core(), *ports, float_functions(tuple(RISCV)), "-o", out)
     return out
@@ -87,30 +93,33 @@ class Board:
 
     def run(self, vectors: Vectors, with_float: bool) -> list[Routed]:
         """Compile, link and boot tests/c/router_board.c; what it printed."""
-        emulator = targets.program(self.emulator)
-        if emulator is None:
-            pytest.skip(f"{self.emulator} is not installed; apt-get install --no-install-recommends qemu-system-arm")
-        folder = _folder() / f"{self.name}-{int(with_float)}"
-        folder.mkdir(exist_ok=True)
-        (folder / "router_vectors.h").write_text(vectors.header())
-        (folder / "link.ld").write_text(
-            "ENTRY(_start)\nSECTIONS {\n" + self.memory + ".text : { KEEP(*(.start)) *(.text*) *(.rodata*) }\n"
-            ".data : { *(.data*) }\n.bss : { *(.bss*) *(COMMON) }\n. = ALIGN(16); . += 0x8000; stack_top = .;\n"
-            "/DISCARD/ : { *(.ARM.*) *(.note*) *(.comment*) }\n}\n")
         more: list[Path] = []
         if with_float and self.target == tuple(CORTEX_M3):
             more = [*(path for path in core() if path.name != "router.c"), float_functions(self.target)]
         elif with_float:
-            more = [library.data_folder() / "baremetal_arm64" / "libcolibri.a"]
+            more = [firmware_core()]
+        return parsed(self.boot("router", vectors.header(), [f"-DWITH_FLOAT={int(with_float)}"], more), self.per_tick)
+
+    def boot(self, program: str, header: str, flags: list[str], more: list[Path], options: tuple[str, ...] = ()) -> str:
+        """Compile tests/c/PROGRAM_board.c with its header, link it with more and boot it; what it said."""
+        emulator = targets.program(self.emulator)
+        if emulator is None:
+            pytest.skip(f"{self.emulator} is not installed; apt-get install --no-install-recommends qemu-system-arm")
+        folder = Path(tempfile.mkdtemp(prefix=f"{program}-{self.name}-", dir=_folder()))
+        (folder / f"{program}_vectors.h").write_text(header)
+        (folder / "link.ld").write_text(
+            "ENTRY(_start)\nSECTIONS {\n" + self.memory + ".text : { KEEP(*(.start)) *(.text*) *(.rodata*) }\n"
+            ".data : { *(.data*) }\n.bss : { *(.bss*) *(COMMON) }\n. = ALIGN(16); . += 0x8000; stack_top = .;\n"
+            "/DISCARD/ : { *(.ARM.*) *(.note*) *(.comment*) }\n}\n")
         out = folder / "board.elf"
-        zig("cc", *self.target, *FLAGS, f"-DWITH_FLOAT={int(with_float)}", f"-I{folder}", f"-I{ROOT / 'core'}",
-            ROOT / "tests/c/router_board.c", *more, "-Wl,-T," + str(folder / "link.ld"), "-o", out)
+        zig("cc", *self.target, *FLAGS, *flags, f"-I{folder}", f"-I{ROOT / 'core'}",
+            ROOT / f"tests/c/{program}_board.c", *more, "-Wl,-T," + str(folder / "link.ld"), "-o", out)
         done = subprocess.run([emulator, *self.machine, "-nographic", "-monitor", "none", "-serial", "none",
-                               "-semihosting-config", "enable=on,target=native", "-kernel", str(out)],
+                               "-semihosting-config", "enable=on,target=native", *options, "-kernel", str(out)],
                               capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
         if done.returncode:
             pytest.fail(f"{self.name}: exit {done.returncode}\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}")
-        return parsed(done.stdout + done.stderr, self.per_tick)
+        return done.stdout + done.stderr
 
 
 @dataclass(frozen=True)

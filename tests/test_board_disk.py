@@ -19,9 +19,10 @@ from colibri.errors import DoesNotFit, InputError, UsageError
 from colibri.format import Kinds
 from colibri.jobs import Job, JobRefused, JobResult
 from colibri.library import constants
+from colibri.store import NOWHERE
 from colibri.synth import write_random_blob
 from colibri.synth_shapes import SMALL, write_shape_blob
-from colibri.targets import artefact, pick, program, run_board, run_local, run_program
+from colibri.targets import artefact, pick, program, run_local, run_program
 from editing import Edited
 
 pytestmark = pytest.mark.qemu
@@ -212,11 +213,14 @@ def sector_of(case: Case, role: int) -> tuple[int, int, int]:
     return (tensor.offset + tensor.bytes // 2) // 512, tensor.layer, tensor.offset
 
 
-def broken(path: Path, sector: int, once: bool = False) -> str:
-    """A drive that answers reads of one sector with an error."""
-    return (f"driver=raw,file.driver=blkdebug,file.image.driver=file,file.image.filename={board.escape(path)},"
-            f"file.inject-error.0.event=none,file.inject-error.0.iotype=read,file.inject-error.0.errno=5,"
-            f"file.inject-error.0.sector={sector},file.inject-error.0.once={'on' if once else 'off'}")
+def broken(path: Path, sector: int, times: int = 0) -> str:
+    """A drive that answers so many reads of one sector with an error; 0: all of them."""
+    drive = f"driver=raw,file.driver=blkdebug,file.image.driver=file,file.image.filename={board.escape(path)}"
+    for rule in range(max(times, 1)):
+        it = f"file.inject-error.{rule}"
+        drive += (f",{it}.event=none,{it}.iotype=read,{it}.errno=5,{it}.sector={sector},"
+                  f"{it}.once={'on' if times else 'off'}")
+    return drive
 
 
 def refused(result: JobResult) -> JobRefused:
@@ -225,21 +229,38 @@ def refused(result: JobResult) -> JobRefused:
     return result.error
 
 
-def test_an_error_that_passes_is_got_over(small: Case) -> None:
-    for role in ("ROLE_EXPERT_GATE", "ROLE_Q"):
-        drive = broken(small.model.path, sector_of(small, getattr(constants(), role))[0], once=True)
-        result, _ = boot(small, small.on("block", 2), drive)
-        assert (good(result).digest, result.disk["retries"]) == (small.right, 1)
+TRIES = 4       # of the driver; then the session is told
 
 
-def test_an_expert_that_cannot_be_read_is_named(small: Case) -> None:
-    sector, layer, offset = sector_of(small, constants().ROLE_EXPERT_GATE)
-    result, uart = boot(small, small.on("block", 2), broken(small.model.path, offset // 512))
+@pytest.mark.parametrize("times", (1, TRIES - 1, TRIES, 2 * TRIES + 1))
+@pytest.mark.parametrize("role", ("ROLE_EXPERT_GATE", "ROLE_Q"))
+def test_an_error_that_passes_is_got_over(small: Case, role: str, times: int) -> None:
+    """By the driver that reads again; and where it gives up, by the session that is told and goes on."""
+    sector, layer, _ = sector_of(small, getattr(constants(), role))
+    drive, resumes = broken(small.model.path, sector, times), times // TRIES
+    result, uart = boot(small, small.on("block", 2, store_resumes=resumes), drive)
+    assert (good(result).digest, result.disk["retries"]) == (small.right, times - resumes)
+    assert len(result.again) == resumes == uart.count(f" was answered with status 1, {TRIES} times\n")
+    assert result.used_bytes == result.planned_bytes and result.stats["rows"] > 0
+    if resumes:
+        places = {(NOWHERE, NOWHERE)} if role == "ROLE_Q" else {(layer, expert) for expert in range(4)}
+        assert {lost[:2] for lost in result.again} <= places
+        fewer = small.on("block", 2, store_resumes=resumes - 1)
+        ended, _ = boot(small, fewer, broken(small.model.path, sector, times))
+        assert refused(ended).status == "FETCH" and ended.lost == result.again[-1] and not ended.digests
+
+
+@pytest.mark.parametrize("resumes", (0, 2))
+def test_an_expert_that_cannot_be_read_is_named(small: Case, resumes: int) -> None:
+    _, layer, offset = sector_of(small, constants().ROLE_EXPERT_GATE)
+    drive = broken(small.model.path, offset // 512)
+    result, uart = boot(small, small.on("block", 2, store_resumes=resumes), drive)
     error = refused(result)
-    assert error.status == "FETCH" and result.lost == (layer, 0, offset)
+    assert error.status == "FETCH" and result.lost == (layer, 0, offset) and result.again == [result.lost] * resumes
     assert f"expert 0 of layer {layer}: the bytes from {offset} on could not be read" in str(error)
-    assert f"board: the disk cannot be read: sector {offset // 512} was answered with status 1, 4 times\n" in uart
-    assert result.disk["retries"] == 3
+    said = f"board: the disk cannot be read: sector {offset // 512} was answered with status 1, {TRIES} times\n"
+    assert uart.count(said) == 1 + resumes
+    assert result.disk["retries"] == (TRIES - 1) * (1 + resumes)
 
 
 def test_resident_weights_that_cannot_be_read_are_named(small: Case) -> None:

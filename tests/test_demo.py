@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from colibri.blobfile import BlobFile
 from colibri.convert import ConvertOptions, convert
-from colibri.demo import corpus, evaluate, tales
+from colibri.demo import evaluate
 from colibri.engine import Limits, Model, Session
 from colibri.generation import Request, generate
 from colibri.text import Decoder, encode

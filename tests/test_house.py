@@ -1,6 +1,7 @@
 """The rules of the house that a script can check: layers, sizes, names, nothing of this machine in the tree."""
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyflakes.checker import Checker
+from pyflakes.messages import UndefinedName, UnusedImport
 
 ROOT = Path(__file__).resolve().parents[1]
 BELOW = {                               # room -> rooms it may include; everyone may include colibri.h
@@ -97,6 +100,18 @@ def test_no_function_is_longer_than_a_screen() -> None:
     long = [f"{p.relative_to(ROOT)}: {name} {count} lines" for p in tracked("core/**/*.c", "targets/**/*.c")
             for name, count in functions(p.read_text(encoding="utf-8")) if count > FUNCTION_LINES]
     assert not long
+
+
+def test_no_name_is_undefined_and_no_import_unused() -> None:
+    """An undefined name is said only when the line is reached. Fixtures that a test file imports bear a noqa."""
+    found: list[str] = []
+    for path in tracked("*.py"):
+        text = path.read_text(encoding="utf-8")
+        kept = {n for n, line in enumerate(text.splitlines(), 1) if "noqa" in line}
+        for message in Checker(compile(text, str(path), "exec", ast.PyCF_ONLY_AST), str(path)).messages:
+            if isinstance(message, UndefinedName | UnusedImport) and message.lineno not in kept:
+                found.append(str(message))
+    assert not found, "\n".join(found)
 
 
 def test_nothing_of_a_machine_stands_in_the_tree() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cli_kit import Capture, document, random_blob, talker  # noqa: F401
-from colibri import cli, replay
+from colibri import cli, replay, targets
 from colibri.engine import Limits, Model, Session
 from colibri.synth import SPECS, write_random_blob
 from colibri.trace import read
@@ -105,8 +105,7 @@ def test_lossy_options_are_off_by_default_and_say_so(talker: Path, capsys: Captu
 
 
 def test_what_only_linux_does_is_refused_elsewhere(talker: Path, tmp_path: Path, capsys: Capture) -> None:
-    for option in (("--trace", tmp_path / "t"), ("--profile", tmp_path / "p"), ("--skip-below", 0.2),
-                   ("--experts-per-token", 1), ("--slots", 3)):
+    for option in (("--trace", tmp_path / "t"), ("--profile", tmp_path / "p")):
         code = cli.main([*map(str, ("run", talker, "-p", "a", "-n", 1, "--target", "wasm", *option))])
         assert code == 2 and option[0] in capsys.readouterr().err
 
@@ -158,3 +157,27 @@ def test_a_trace_has_only_what_was_used(talker: Path, tmp_path: Path, capsys: Ca
     trace = read(tmp_path / "a.trace")
     assert {len(row) for feed in trace.feeds for rows in feed for row in rows} == {1, 2}
     assert replay.play(trace, 8, "adaptive").misses == made["experts"]["misses"]
+
+
+KNOBS = {
+    "lru": ("--slots", 8, "--policy", "lru"), "lfu": ("--slots", 8, "--policy", "lfu"),
+    "skipped": ("--skip-below", 0.4), "fewer": ("--experts-per-token", 1, "--slots", 5),
+    "both": ("--skip-below", 0.55, "--experts-per-token", 2, "--policy", "lru", "--slots", 3),
+}
+
+
+@pytest.mark.parametrize("knobs", KNOBS)
+@pytest.mark.parametrize("name", [name for name in targets.names() if name != "linux"])
+def test_every_target_takes_the_options_and_says_which(talker: Path, name: str, knobs: str, capsys: Capture) -> None:
+    """Answer, misses, words and identity are this machine's; a policy alone is no change of the answer."""
+    if targets.pick([name])[0].missing():
+        pytest.skip(f"{name}: {targets.pick([name])[0].missing()}")
+    run = ("run", talker, "-p", "Once upon a time", "-n", 8, "--context", 64, *KNOBS[knobs])
+    here, there = document(capsys, *run), document(capsys, *run, "--target", name)
+    for key in ("digest", "tokens", "text", "lossy", "identity", "model"):
+        assert there[key] == here[key], key
+    assert there["slots"] == here["slots"] and there["experts"]["misses"] == here["experts"]["misses"]
+    assert (here["lossy"] is None) == (here["identity"] == here["model"]) == (knobs in ("lru", "lfu"))
+    assert cli.main([*map(str, (*run, "--target", name)), "-q"]) == 0
+    said = capsys.readouterr().out
+    assert here["lossy"] is None or (here["lossy"] in said and here["identity"] in said)

@@ -22,16 +22,18 @@ import pytest
 
 from cli_kit import ROOT, Capture, document, process, random_blob, talker  # noqa: F401
 from colibri import cli, library, targets
+from colibri.bench_profile import read_profile
 from colibri.description import layer_records
 from colibri.engine import CoreError, Limits, Model, Session
 from colibri.errors import InputError, MissingTool, UsageError
 from colibri.families import describe
+from colibri.format import Kinds
 from colibri.generation import Request, generate
 from colibri.jobs import Job, JobRefused, JobResult
-from colibri.limits import Sampling
+from colibri.limits import UNLIMITED, Sampling
 from colibri.store import STORES, STREAMED, FileStore, Storage
 from colibri.synth import write_random_blob
-from colibri.synth_shapes import shape_of
+from colibri.synth_shapes import shape_of, write_shape_blob
 from colibri.synth_sparse import crc_of_zeros
 from colibri.tables import crc32c
 from editing import Edited
@@ -242,6 +244,44 @@ def test_a_flipped_byte_is_named_and_never_used(mixed: Case, kind: str, tmp_path
     assert met > 4
 
 
+@pytest.mark.parametrize("workers", (1, 3))
+def test_checksums_are_units_and_see_every_byte(tmp_path: Path, workers: int) -> None:
+    """Experts of several pieces: as many units as pieces that have arrived, whatever the budget; a wrong byte at either
+    end of a piece is found; and the session goes on when it is right again."""
+    path, piece = tmp_path / "small.colibri", 32768
+    write_shape_blob(path, shape_of("small"), Kinds.preset("q8"), name="small")
+    model, limits = Model.open(path), Limits(context=32, batch=1, slots=8, workers=workers, **ALL)
+    run = model.info().expert_run_bytes
+    pieces, first = -(-run // piece), run - (-(-run // piece) - 1) * piece
+    assert pieces > 2 and model.info().layers > 1
+
+    def fed(budget: int) -> tuple[bytes, list[tuple[int, float]], int]:
+        """Logits, the first layer's experts, units of checksums a missed expert."""
+        with Session(model, limits) as session:
+            session.feed([5])
+            session.finish(budget)
+            units = read_profile(session)["LEASE"].units
+            assert session.stats().expert_misses > 0 and units % session.stats().expert_misses == 0
+            return session.logits().tobytes(), session.routing(0, 0), units // session.stats().expert_misses
+
+    right, chosen, units = fed(UNLIMITED)
+    assert units == pieces and fed(1)[0] == right and fed(7)[2] == pieces
+    place = next(t for t in Edited(path).rows("TENSORS", "tensor") if t.role == library.constants().ROLE_EXPERT_GATE)
+    expert = chosen[-1][0]
+    for at in (0, first - 1, first, first + piece - 1, first + piece, run - 1):
+        where = place.offset + expert * place.stride + at
+        with path.open("r+b") as file, Session(model, limits) as session:
+            byte = os.pread(file.fileno(), 1, where)
+            os.pwrite(file.fileno(), bytes([byte[0] ^ 16]), where)
+            session.feed([5])
+            with pytest.raises(CoreError, match=f"expert {expert} of layer {place.layer}"):
+                session.finish()
+            assert session.lost() == (place.layer, expert, where - at)
+            os.pwrite(file.fileno(), byte, where)
+            session.finish()
+            assert session.logits().tobytes() == right
+
+
 def test_resident_weights_that_are_wrong_are_named(mixed: Case, tmp_path: Path) -> None:
     edited = Edited(mixed.path)
     place = edited.rows("TENSORS", "tensor")[0]
@@ -376,7 +416,13 @@ HOW: dict[str, Callable[[random.Random], dict[str, object]]] = {
     "failed once": lambda draw: {"store": "RANDOM", "store_delay": 2, "store_faults": draw.randint(3, 9)},
     "port": lambda draw: {"store": "PORT"},
     "port failed once": lambda draw: {"store": "PORT", "store_faults": draw.randint(3, 9)},
+    "port, lru": lambda draw: {"store": "PORT", "policy": "lru"},
+    "late, lfu": lambda draw: {"store": "RANDOM", "store_delay": 2, "policy": "lfu"},
+    "port, fewer experts": lambda draw: {"store": "PORT", "top_k": draw.randint(1, 2)},
+    "late, experts skipped": lambda draw: {"store": "RANDOM", "store_delay": 2, "skip_below": draw.choice((0.3, 0.35))},
+    "port, both": lambda draw: {"store": "PORT", "top_k": 2, "skip_below": 0.45},
 }
+KNOBS = ("policy", "top_k", "skip_below")
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -387,9 +433,16 @@ def test_every_target_gives_the_same_bits_however_bytes_come(case: Case, name: s
     assert run_on(name, case.job, case.model).digest == case.right
     for slots, workers in zip((1, draw.randint(2, case.experts - 1), case.experts), draw.sample((1, 2, 3), 3),
                               strict=True):
-        limits = replace(case.limits, slots=slots, workers=workers, **ALL)
-        result = run_on(name, replace(case.job, limits=limits, **HOW[how](draw)), case.model)
-        assert result.digest == case.right, (slots, workers)
+        changes = HOW[how](draw)
+        knobs = {knob: changes.pop(knob) for knob in KNOBS if knob in changes}
+        limits = replace(case.limits, slots=slots, workers=workers, **ALL, **knobs)
+        result = run_on(name, replace(case.job, limits=limits, **changes), case.model)
+        here = run_on("linux", replace(case.job, limits=limits), case.model)
+        assert result.digest == here.digest, (slots, workers)
+        assert (result.digest == case.right) == (not limits.lossy or case.model.info().top_k == 1), (slots, workers)
+        assert result.identity == here.identity == (limits.identity(case.model.info().identity) if limits.lossy else "")
+        for counted in ("rows", "expert_hits", "expert_misses", "bytes_fetched") if "failed" not in how else ():
+            assert result.stats[counted] == here.stats[counted]
         assert result.stats["expert_misses"] > 0 and result.used_bytes == result.planned_bytes
         assert (result.recovered > 0) == ("failed" in how and name != "linux")
 

@@ -84,7 +84,7 @@ def test_any_number_of_slots_gives_the_same_bits(case: Case, share: float, budge
     assert np.array_equal(raw.run(case.tokens, BATCH, budget), case.right)
     stats = raw.stats()
     experts = store.asked[-stats.expert_misses:]
-    assert stats.bytes_fetched - resident == sum(size for _, size, _, _ in experts)
+    assert stats.bytes_fetched - resident == sum(size for _, size, _, _ in experts) == stats.expert_bytes_fetched
     assert all(layer != 0xFFFFFFFF for _, _, layer, _ in experts)
     if slots == case.experts:
         assert len(set(experts)) == len(experts) and stats.expert_hits > 0     # each expert once, ever
@@ -97,6 +97,7 @@ def test_misses_times_run_bytes_are_the_bytes_fetched(mixed: Case) -> None:
     assert np.array_equal(raw.run(mixed.tokens, BATCH), mixed.right)
     stats = raw.stats()
     assert stats.expert_misses > 0 and stats.bytes_fetched == stats.expert_misses * mixed.info.expert_run_bytes
+    assert stats.expert_bytes_fetched == stats.bytes_fetched
 
 
 def test_resident_weights_alone_can_be_brought_in(mixed: Case) -> None:

@@ -6,12 +6,14 @@ import hashlib
 import json
 import random
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import softfloat
 from colibri import cli, library, targets
 from colibri.engine import CoreError, Limits, Model, Session
 from colibri.errors import InputError
@@ -321,6 +323,88 @@ def test_an_exchange_takes_few_instructions(pair: Pair, change: dict) -> None:
     job = replace(job_of(pair), swap=True, generate=50, **change)
     result = good(targets.run_board(target, job, pair.old, 120, ("-icount", "shift=0")))
     assert result.swaps > 50 and result.swap_longest <= 2
+
+
+# ---- what a flip takes ----
+
+FLIPS = 1000
+BOUND = 15_000      # instructions: 15 us of a processor of 1 GHz that runs one in a cycle, the slowest that is meant
+
+
+def instructions(pair: Pair, swaps: int) -> list[list[int]]:
+    """tests/c/swap_board.c: its lines of numbers, a reset as an empty one."""
+    old, other, pool = 0x41000000, 0x41800000, 0x42000000
+    assert pair.old.bytes < other - old
+    values = {"OLD_AT": old, "OTHER_AT": other, "POOL_AT": pool, "BYTES": pair.old.bytes, "LAYER": pair.last,
+              "EXPERT": 1, "FLIPS": FLIPS, "SWAPS": swaps, "CONTEXT": LENGTH, "VOCAB": pair.old.info().vocab}
+    header = "".join(f"#define {name} {value}u{'ll' * name.endswith('_AT')}\n" for name, value in values.items())
+    places = ((pair.old, old), (pair.other, other))
+    options = [f"loader,file={model.path},addr={at:#x},force-raw=on" for model, at in places]
+    said = softfloat.BOARDS["arm64"].boot("swap", header, [], [softfloat.firmware_core()],
+                                          ("-device", options[0], "-device", options[1]))
+    return [[int(word) for word in line.split()[1:]] for line in said.splitlines()]
+
+
+@pytest.mark.qemu
+@pytest.mark.parametrize("swaps", (2, 64))
+def test_a_flip_takes_few_instructions_and_every_token_is_of_one_model(pair: Pair, swaps: int) -> None:
+    """On ARM64: the call that exchanges and the feed that takes the exchange, 1,000 times, most of them while tokens
+    are made. The feed is counted whole."""
+    place, flips, plain, seen = (pair.last, 1), [], [], {0: 0, 1: 0}
+    limits = Limits(context=LENGTH, batch=1)
+    with Session(pair.old, limits) as old, Session(pair.with_expert(place), limits) as new:
+        for line in instructions(pair, swaps):
+            if not line:
+                old.reset()
+                new.reset()
+                continue
+            token, digest, swapped, call, feed = line
+            for session in (old, new):
+                session.feed([token])
+                session.finish()
+            right = [hashlib.sha256(bytes(session.logits())).digest()[:4] for session in (old, new)]
+            assert digest.to_bytes(4, "big") == right[swapped]
+            seen[swapped] += right[0] != right[1]
+            (flips if call else plain).append(call + feed)
+    flips.sort()
+    p50, p99 = (flips[FLIPS * share // 100] for share in (50, 99))
+    print(f"{swaps} swaps: instructions of a flip with its feed p50 {p50}, p99 {p99}, most {flips[-1]}; a feed without "
+          f"one {max(plain)}")
+    assert len(flips) == FLIPS and min(seen.values()) > FLIPS // 8
+    assert flips[-1] < BOUND
+
+
+def test_what_a_flip_takes_here(pair: Pair) -> None:
+    """Reported with -s, bounded by nothing: beside the call that exchanges one that does nothing, in the same places.
+    Both are as long as each other, so what is seen is the clock, the call from Python and this machine's other work."""
+    lib, ffi, c, clock = library.load(), library.ffi(), library.constants(), time.perf_counter_ns
+    took: dict[str, list[int]] = {"a flip": [], "a feed that takes one": [], "nothing": []}
+    runs = [expert_of(model, pair.last, 1) for model in (pair.other, pair.old)]
+    row = ffi.new("colibri_row *", {"position": c.NEXT_POSITION, "token": 1, "want_logits": 1})
+    with Session(pair.old, pair.limits) as session:
+        for i in range(FLIPS):
+            if i % LENGTH == 0:
+                session.reset()
+            begun = clock()
+            assert lib.colibri_feed(session.c, row, 1) == c.OK
+            took["a feed that takes one"].append(clock() - begun)
+            session.advance(1 + i % 23)
+            begun = clock()
+            lib.colibri_swapped(ffi.NULL, ffi.NULL, 0)
+            took["nothing"].append(clock() - begun)
+            status = c.AGAIN
+            while status == c.AGAIN:
+                begun = clock()
+                status = lib.colibri_swap_expert(session.c, runs[i % 2], 1 << 16, ffi.NULL)
+                ended = clock()
+            assert status == c.DONE
+            took["a flip"].append(ended - begun)
+            session.finish()
+        assert session.swaps.identity() == pair.identity((pair.last, 1))    # the last one waits for the next feed
+    for what, times in took.items():
+        times.sort()
+        p50, p99 = (times[FLIPS * share // 100] / 1000 for share in (50, 99))
+        print(f"{what}: p50 {p50:.2f} us, p99 {p99:.2f} us, most {times[-1] / 1000:.2f} us")
 
 
 # ---- the command ----

@@ -249,6 +249,7 @@ def test_command_says_one_answer(case, capsys: pytest.CaptureFixture[str]) -> No
         "tokens",
         "planned_bytes",
         "used_bytes",
+        "asked_again",
     }
     levels = [len(targets.levels(target_of(name), job, model)) for name in ("linux", "wasm")]
     assert len(document["variations"]) == 2 * 24 + sum(levels) and levels[0] == len(kernels.here())

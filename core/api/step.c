@@ -119,30 +119,38 @@ static void colibri_run_units(colibri_session *s, uint32_t count)
     s->profile[colibri_op_now(s)->kind].units += count;
 }
 
-/* Behind an op's last unit: on to the next op, or back for the next pass of the experts. */
-static void colibri_op_finish(colibri_session *s)
+/* Behind an op's last unit: on to the next op, or back for the next pass of the experts. An op that ends in an error
+ * begins anew. */
+static int32_t colibri_op_finish(colibri_session *s)
 {
     const colibri_op *op = colibri_op_now(s);
+    s->prepared = 0;
+    if (op->kind == COLIBRI_OP_LEASE) {
+        int32_t status = colibri_pass_vouch(s, op->layer);
+        if (status < 0) {
+            return status;
+        }
+    }
     s->stat_macs += colibri_op_macs(s, op);
     s->profile[op->kind].macs += colibri_op_macs(s, op);
     s->profile[op->kind].runs++;
-    s->prepared = 0;
     if (op->kind == COLIBRI_OP_EXPERT_DOWN) {
         int more = colibri_pass_more(s);
         colibri_pass_release(s, op->layer);
         if (more) {
-            s->op--;
-            return;
+            s->op -= 2u;                        /* LEASE, EXPERT_UP, EXPERT_DOWN */
+            return COLIBRI_OK;
         }
         s->pass_end = COLIBRI_NO;
     }
     s->op++;
+    return COLIBRI_OK;
 }
 
 static int32_t colibri_op_prepare(colibri_session *s)
 {
     const colibri_op *op = colibri_op_now(s);
-    if (op->kind == COLIBRI_OP_EXPERT_UP) {
+    if (op->kind == COLIBRI_OP_LEASE) {
         int32_t status = colibri_pass_prepare(s, op->layer);
         if (status != COLIBRI_DONE) {
             return status;
@@ -189,10 +197,7 @@ static int32_t colibri_op_advance(colibri_session *s, uint32_t *budget)
             return COLIBRI_ERROR_NOT_FINITE;
         }
     }
-    if (s->unit == s->units) {
-        colibri_op_finish(s);
-    }
-    return COLIBRI_OK;
+    return s->unit == s->units ? colibri_op_finish(s) : COLIBRI_OK;
 }
 
 static int32_t colibri_tape_run(colibri_session *s, uint32_t budget)
@@ -343,6 +348,18 @@ int32_t colibri_pin(colibri_session *s, uint32_t layer, uint32_t expert, uint32_
     return colibri_slots_pin(s, layer, expert, pinned);
 }
 
+int32_t colibri_lost(const colibri_session *s, uint32_t *layer, uint32_t *expert, uint64_t *offset)
+{
+    if (!s || s->magic != COLIBRI_SESSION_MAGIC || !layer || !expert || !offset || !s->lost) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
+    const colibri_layer *where = colibri_layer_at(s, s->lost - 1u);
+    *layer = s->lost - 1u;
+    *expert = s->lost_expert;
+    *offset = where->expert_offset + s->lost_expert * where->d.expert_run;
+    return COLIBRI_OK;
+}
+
 int32_t colibri_stop(colibri_session *s)
 {
     if (!s || s->magic != COLIBRI_SESSION_MAGIC) {
@@ -394,5 +411,6 @@ int32_t colibri_stats(const colibri_session *s, colibri_stats_result *stats)
     stats->expert_hits = s->stat_hits;
     stats->expert_misses = s->stat_misses;
     stats->bytes_fetched = s->stat_fetched;
+    stats->expert_bytes_fetched = s->stat_expert_bytes;
     return COLIBRI_OK;
 }

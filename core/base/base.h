@@ -85,6 +85,10 @@ static inline float colibri_widen(uint16_t scale)
     return colibri_float((uint32_t)scale << 16);
 }
 
+/* the CRC32C of two stretches in a row, from theirs: times(first, power(bytes of the second)) ^ second (checksum.c) */
+uint32_t colibri_crc_times(uint32_t a, uint32_t b);
+uint32_t colibri_crc_power(uint64_t bytes);
+
 /* memory, by our own names (mem.c); mem* of C stay weak for what compilers call by themselves */
 void colibri_copy(void *to, const void *from, uint64_t bytes);
 void colibri_fill(void *to, uint8_t value, uint64_t bytes);

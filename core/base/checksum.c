@@ -23,6 +23,28 @@ uint32_t colibri_crc32c(uint32_t crc, const void *data, uint64_t bytes)
     return ~c;
 }
 
+/* Polynomials mod the CRC's; the highest bit is the coefficient of 1, as in every sum here. */
+uint32_t colibri_crc_times(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (uint32_t i = 0; i < 32u; i++) {
+        product ^= b & (0u - (a >> 31));
+        b = b >> 1 ^ (0x82F63B78u & (0u - (b & 1u)));
+        a <<= 1;
+    }
+    return product;
+}
+
+uint32_t colibri_crc_power(uint64_t bytes)
+{
+    uint32_t power = 0x80000000u, square = 0x00800000u;         /* 1 and x^8 */
+    for (; bytes != 0u; bytes >>= 1) {
+        power = (bytes & 1u) ? colibri_crc_times(power, square) : power;
+        square = colibri_crc_times(square, square);
+    }
+    return power;
+}
+
 static const uint32_t colibri_sha_k[64] = COLIBRI_SHA256_CONSTANTS;
 
 static uint32_t colibri_rotate(uint32_t x, int n)

@@ -41,18 +41,6 @@ typedef uint64_t __attribute__((may_alias, aligned(1))) colibri_crc_word;
 #endif
 #endif
 
-/* Product of two polynomials mod the CRC's; the highest bit is the coefficient of 1. */
-static uint32_t colibri_crc_times(uint32_t a, uint32_t b)
-{
-    uint32_t product = 0;
-    for (uint32_t i = 0; i < 32u; i++) {
-        product ^= b & (0u - (a >> 31));
-        b = b >> 1 ^ (0x82F63B78u & (0u - (b & 1u)));
-        a <<= 1;
-    }
-    return product;
-}
-
 static __attribute__((noinline)) uint32_t colibri_crc_instruction(uint32_t crc, const uint8_t *p, uint64_t bytes)
 {
     uint32_t c = ~crc;

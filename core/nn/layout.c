@@ -330,6 +330,9 @@ int32_t colibri_layout_make(const colibri_view *view, const colibri_limits *limi
     layout->slots = colibri_arena_take(arena, layout->slot_count, sizeof(colibri_slot));
     layout->cache = colibri_arena_take(arena, streamed != 0,
                                        colibri_cache_bytes(layout->expert_count, limits->policy));
+    uint64_t at_once = layout->slot_count < layout->max_experts ? layout->slot_count : layout->max_experts;
+    layout->arrived = colibri_arena_take(arena, at_once, 4);
+    layout->sums = colibri_arena_take(arena, at_once * colibri_sum_pieces(w.expert_run), 4);
     layout->slot_data = colibri_arena_take(arena, layout->slot_count, w.expert_run);
     layout->override_data = colibri_arena_take(arena, limits->swaps, w.expert_run);
     colibri_arena_region(arena, COLIBRI_REGION_TEXT);

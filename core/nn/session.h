@@ -110,7 +110,8 @@ enum colibri_slot_state {
     COLIBRI_SLOT_EMPTY = 0,
     COLIBRI_SLOT_ASKED = 1,                     /* in flight */
     COLIBRI_SLOT_READY = 2,
-    COLIBRI_SLOT_GIVEN = 3                      /* to an expert whose bytes are not asked for yet, or failed */
+    COLIBRI_SLOT_GIVEN = 3,                     /* to an expert whose bytes are not asked for yet, or failed */
+    COLIBRI_SLOT_ARRIVED = 4                    /* its bytes are there, and not vouched for */
 };
 
 /* A slot whose expert takes, or is about to take, the place of the file's. */
@@ -159,6 +160,7 @@ typedef struct colibri_layout {
     uint64_t logits, logit_stride;
     uint64_t resident;
     uint64_t slots, cache, slot_data, slot_bytes;
+    uint64_t arrived, sums;                     /* of a pass: slots to be vouched for, sums of their pieces */
     uint64_t staging, overrides, override_of, override_data;    /* override_of: by expert, 0 or 1 + its override */
     uint64_t text, text_bytes;
     uint64_t kv_bytes_per_token, largest_unit_macs, resident_bytes, expert_bytes, expert_count;
@@ -196,9 +198,12 @@ struct colibri_session {
     uint32_t free_slot;                         /* first of the free ones, COLIBRI_NO = none */
     uint32_t stranded;                          /* slots that fetches of an abandoned pass are still in flight into */
     uint32_t rings;                             /* 1: some layer's ring is shorter than the context, and forgets */
+    uint32_t arrived;                           /* slots of the pass that are to be vouched for */
+    uint32_t lost, lost_expert;                 /* 0, or 1 + the layer that an error named */
     colibri_transfer transfer;
     colibri_profile_entry profile[COLIBRI_OP_ROOM];     /* by op kind */
-    uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched;
+    uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched,
+        stat_expert_bytes;
 };
 
 /* --- addresses --- */
@@ -439,9 +444,19 @@ static inline colibri_cache *colibri_cache_of(const colibri_session *s)
     return (colibri_cache *)(void *)colibri_pool_at(s, s->layout.cache);
 }
 
+/* Checksums of arrived experts are units, pieces of so many bytes; the first piece is what is left over. */
+enum { COLIBRI_SUM_PIECE = 32768 };
+static inline uint32_t colibri_sum_pieces(uint64_t run)
+{
+    return (uint32_t)((run + (COLIBRI_SUM_PIECE - 1)) / COLIBRI_SUM_PIECE);
+}
+
 /* slots.c: the leases of a pass; the only place that calls the store */
 void colibri_slots_begin(colibri_session *s);
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index);
+uint32_t colibri_pass_pieces(const colibri_session *s, uint32_t layer_index);
+void colibri_pass_sum(colibri_session *s, const colibri_layer *layer, uint32_t unit);
+int32_t colibri_pass_vouch(colibri_session *s, uint32_t layer_index);
 int colibri_pass_more(const colibri_session *s);
 void colibri_pass_release(colibri_session *s, uint32_t layer_index);
 void colibri_pass_abandon(colibri_session *s, uint32_t layer_index);

@@ -1,6 +1,7 @@
 /*
  * slots.c: the expert slots of a session. Takes the next pass from the policy (cache.c), asks the store for what is
- * missing and waits until all of it is there and its checksum right: the only place that calls the store or waits.
+ * missing and waits until all of it is there: the only place that calls the store or waits. What has arrived is summed
+ * in units, and used if the sum is right.
  * A leased slot is in the pass; nothing the policy gives up is in the pass or in flight.
  */
 #include "nn/session.h"
@@ -31,28 +32,26 @@ static void colibri_slot_free(colibri_session *s, uint32_t index)
     s->free_slot = index;
 }
 
-/* Is an asked slot there? Its checksum must be right before any byte counts; after an error it is asked for anew. */
+static void colibri_slot_lost(colibri_session *s, colibri_slot *slot)
+{
+    slot->state = COLIBRI_SLOT_GIVEN;           /* it is asked for anew */
+    s->lost = slot->layer + 1u;
+    s->lost_expert = slot->expert;
+}
+
+/* Is an asked slot there? Its bytes count for nothing until their checksum is right. */
 static int32_t colibri_slot_poll(colibri_session *s, uint32_t index)
 {
     colibri_slot *slot = colibri_slot_at(s, index);
-    if (slot->state == COLIBRI_SLOT_READY) {
-        return COLIBRI_DONE;
-    }
     int32_t status = s->hooks.fetched(s->hooks.user, index);
+    if (status < 0) {
+        colibri_slot_lost(s, slot);
+        return COLIBRI_ERROR_FETCH;
+    }
     if (status == COLIBRI_WAIT) {
         return COLIBRI_WAIT;
     }
-    const colibri_layer *layer = colibri_layer_at(s, slot->layer);
-    uint32_t crc = 0;
-    if (status >= 0) {
-        crc = colibri_crc(s->kernel, 0, colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes),
-                          layer->d.expert_run);
-    }
-    if (status < 0 || crc != colibri_expert_sum_at(&s->view, layer->d.first_expert + slot->expert)->crc) {
-        slot->state = COLIBRI_SLOT_GIVEN;
-        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_ERROR_CORRUPT;
-    }
-    slot->state = COLIBRI_SLOT_READY;
+    slot->state = COLIBRI_SLOT_ARRIVED;
     return COLIBRI_DONE;
 }
 
@@ -92,12 +91,17 @@ static int32_t colibri_slot_ask(colibri_session *s, uint32_t index)
     request.ticket = index;
     request.destination = colibri_pool_at(s, s->layout.slot_data + index * s->layout.slot_bytes);
     int32_t status = s->hooks.fetch(s->hooks.user, &request);
-    if (status < 0 || status == COLIBRI_WAIT) {
-        return status < 0 ? COLIBRI_ERROR_FETCH : COLIBRI_WAIT;
+    if (status < 0) {
+        colibri_slot_lost(s, slot);
+        return COLIBRI_ERROR_FETCH;
+    }
+    if (status == COLIBRI_WAIT) {
+        return COLIBRI_WAIT;
     }
     slot->state = COLIBRI_SLOT_ASKED;
     s->stat_misses++;
     s->stat_fetched += request.bytes;
+    s->stat_expert_bytes += request.bytes;
     return COLIBRI_OK;
 }
 
@@ -182,11 +186,14 @@ static int32_t colibri_pass_lease(colibri_session *s, uint32_t layer_index)
             }
             result = status == COLIBRI_WAIT ? COLIBRI_WAIT : result;
         }
+        if (slot != COLIBRI_NO && colibri_slot_at(s, slot)->state == COLIBRI_SLOT_ARRIVED) {
+            colibri_pool_words(s, s->layout.arrived)[s->arrived++] = slot;
+        }
     }
     return result;
 }
 
-/* Before the first unit of an EXPERT_UP: DONE, WAIT or an error (call again after either). */
+/* Before the first unit of a LEASE: DONE, WAIT or an error (call again after either). */
 int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index)
 {
     if (s->pass_end == COLIBRI_NO) {            /* first pass of this layer */
@@ -196,11 +203,53 @@ int32_t colibri_pass_prepare(colibri_session *s, uint32_t layer_index)
             colibri_cache_turn(colibri_cache_of(s), &turn);
         }
     }
+    s->arrived = 0;
     if (s->layout.slot_count) {
         return colibri_pass_lease(s, layer_index);
     }
     s->pass_end = s->distinct_count;
     return COLIBRI_DONE;
+}
+
+/* The units of a LEASE: pieces of what the pass has that nobody vouched for. */
+uint32_t colibri_pass_pieces(const colibri_session *s, uint32_t layer_index)
+{
+    return s->arrived * colibri_sum_pieces(colibri_layer_at(s, layer_index)->d.expert_run);
+}
+
+void colibri_pass_sum(colibri_session *s, const colibri_layer *layer, uint32_t unit)
+{
+    uint64_t run = layer->d.expert_run;
+    uint32_t pieces = colibri_sum_pieces(run), piece = unit % pieces;
+    uint32_t slot = colibri_pool_words(s, s->layout.arrived)[unit / pieces];
+    uint64_t first = run - (pieces - 1u) * (uint64_t)COLIBRI_SUM_PIECE;
+    uint64_t at = piece ? first + (piece - 1u) * (uint64_t)COLIBRI_SUM_PIECE : 0u;
+    colibri_pool_words(s, s->layout.sums)[unit] =
+        colibri_crc(s->kernel, 0, colibri_pool_at(s, s->layout.slot_data + slot * s->layout.slot_bytes + at),
+                    piece ? COLIBRI_SUM_PIECE : first);
+}
+
+/* Behind the last unit of a LEASE: are the sums those of the file? */
+int32_t colibri_pass_vouch(colibri_session *s, uint32_t layer_index)
+{
+    const colibri_description *d = &colibri_layer_at(s, layer_index)->d;
+    uint32_t pieces = colibri_sum_pieces(d->expert_run), shift = colibri_crc_power(COLIBRI_SUM_PIECE);
+    const uint32_t *sum = colibri_pool_words(s, s->layout.sums);
+    int32_t status = COLIBRI_OK;
+    for (uint32_t i = 0; i < s->arrived; i++) {
+        colibri_slot *slot = colibri_slot_at(s, colibri_pool_words(s, s->layout.arrived)[i]);
+        uint32_t crc = *sum++;
+        for (uint32_t piece = 1; piece < pieces; piece++) {
+            crc = colibri_crc_times(crc, shift) ^ *sum++;
+        }
+        if (crc == colibri_expert_sum_at(&s->view, d->first_expert + slot->expert)->crc) {
+            slot->state = COLIBRI_SLOT_READY;
+        } else {
+            colibri_slot_lost(s, slot);
+            status = COLIBRI_ERROR_CORRUPT;
+        }
+    }
+    return status;
 }
 
 int colibri_pass_more(const colibri_session *s)

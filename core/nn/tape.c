@@ -32,6 +32,7 @@ uint32_t colibri_tape_layer_ops(const colibri_description *d, colibri_op *ops, u
         }
     } else {
         ops[n++].kind = COLIBRI_OP_ROUTE;
+        ops[n++].kind = COLIBRI_OP_LEASE;
         ops[n++].kind = COLIBRI_OP_EXPERT_UP;
         ops[n++].kind = COLIBRI_OP_EXPERT_DOWN;
         if (d->shared_ff) {
@@ -106,6 +107,7 @@ uint32_t colibri_op_units(const colibri_session *s, const colibri_op *op)
     case COLIBRI_OP_DENSE_UP:
     case COLIBRI_OP_SHARED_UP: return colibri_strips(layer->gate.rows);
     case COLIBRI_OP_ROUTE: return colibri_blocks(s->row_count, COLIBRI_ROWS_AT_ONCE);
+    case COLIBRI_OP_LEASE: return colibri_pass_pieces(s, op->layer);
     case COLIBRI_OP_EXPERT_UP: return (s->pass_end - s->pass_first) * colibri_strips(layer->d.ff);
     case COLIBRI_OP_FINAL_NORM: return s->logit_count;
     case COLIBRI_OP_HEAD: return s->logit_count ? colibri_strips(s->view.vocab) : 0u;
@@ -460,6 +462,7 @@ static void colibri_unit_run(colibri_session *s, const colibri_op *op, uint32_t 
                                layer->d.post_norms & COLIBRI_POST_NORM_FFN, unit);
         break;
     case COLIBRI_OP_ROUTE: colibri_route_rows(s, layer, unit, worker); break;
+    case COLIBRI_OP_LEASE: colibri_pass_sum(s, layer, unit); break;
     case COLIBRI_OP_SHARED_DOWN: colibri_shared_down_strip(s, layer, unit); break;
     case COLIBRI_OP_COMBINE: colibri_combine_row(s, layer, &layer->post_ffn_norm, unit, worker); break;
     case COLIBRI_OP_ADD_ATTENTION:

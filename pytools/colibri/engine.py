@@ -218,6 +218,7 @@ class Session:
         limits.kernel = kernels.chosen(self.limits.kernel)
         self.kernel = kernels.name_of(limits.kernel)
         hooks = self._hooks(storage)
+        self.c = ffi.NULL
         while True:
             status = self._run(
                 self._lib.colibri_start, self.model.c, limits, hooks, self._view, len(self._view), out, detail
@@ -275,7 +276,17 @@ class Session:
     def _lost(self, status: int) -> str:
         """What a store says of a fetch that failed or brought wrong bytes; empty for other statuses."""
         c = library.constants()
-        return self.store.lost() if self.store and status in (c.ERROR_FETCH, c.ERROR_CORRUPT) else ""
+        if not self.store or status not in (c.ERROR_FETCH, c.ERROR_CORRUPT):
+            return ""
+        return self.store.lost(self.lost() if status == c.ERROR_CORRUPT else None)
+
+    def lost(self) -> tuple[int, int, int] | None:
+        """Layer, expert and place in the file of the expert that the last FETCH or CORRUPT of advance() was about."""
+        ffi = library.ffi()
+        layer, expert, offset = ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("uint64_t *")
+        if self._lib.colibri_lost(self.c, layer, expert, offset) < 0:
+            return None
+        return layer[0], expert[0], offset[0]
 
     def __enter__(self) -> Session:
         return self
@@ -504,10 +515,11 @@ def huge_pages(mapping: mmap.mmap) -> None:
 
 
 def pool_of(plan: Plan) -> Any:
-    """Memory for a session. Slots begin at a page, as direct reads want it."""
+    """Memory for a session. Slots begin at a page, as direct reads want it. An array, not a memoryview: those take
+    part in garbage collection, and a part of one that goes in a cycle has crashed the interpreter."""
     slots = next(region for region in plan.regions if region.name == "slots")
     shift = -(slots.offset + slots.bytes) % mmap.PAGESIZE if plan.slots else 0
-    return memoryview(new_pool(shift + plan.pool_bytes))[shift:] if shift else new_pool(plan.pool_bytes)
+    return np.frombuffer(new_pool(shift + plan.pool_bytes), dtype=np.uint8)[shift:]
 
 
 def new_pool(size: int) -> mmap.mmap:

@@ -79,6 +79,7 @@ class Job:
     store_delay: int = 0
     store_faults: int = 0  # n: every n-th fetch goes wrong once
     storage: Storage | None = None  # how the store PORT reads
+    store_resumes: int = 0  # calls made again after a fetch of the store PORT failed
     workers: int = 0  # 0: the limits'
     kernel: str = ""  # empty: the limits'
     odd_ranges: bool = False  # several workers without threads
@@ -152,7 +153,7 @@ class Job:
         ffi, c, s = header(), constants(), self.sampling
         companion = list(self.companion) if self.two_sequences or self.two_sessions else []
         text = b"" if self.prompt else self.text.encode("utf-8", "surrogateescape")
-        elsewhere = ("flags", "policy", "top_k")  # the first has another name; of the others a job takes the defaults
+        elsewhere = ("flags", "top_k")  # these have other names
         numbers = {k: v for k, v in self.planned().numbers().items() if k not in elsewhere}
         job = ffi.new(
             "runner_job *",
@@ -165,12 +166,15 @@ class Job:
                 "name": self.name.encode("ascii", "replace")[: c.NAME_BYTES - 1],
                 "limit_flags": self.limits.numbers()["flags"],
                 **numbers,
+                "experts_of_row": self.limits.top_k,
+                "skip_below": self.limits.skip_below or 0.0,  # no sign of a zero
                 "budget": self.budget,
                 "split": self.split,
                 "fill_word": self.fill or 0,
                 "store": getattr(c, f"STORE_{self.store}"),
                 "store_delay": self.store_delay,
                 "store_faults": self.store_faults,
+                "store_resumes": self.store_resumes,
                 "head_bytes": head_bytes,
                 **self.port_store(),
                 "text_flags": library.constants().TEXT_SPECIAL * self.special
@@ -230,6 +234,8 @@ class JobResult:
     store: str = ""  # where the blob's bytes were
     disk: dict[str, int] = field(default_factory=dict)  # what a board's disk did
     recovered: int = 0  # fetches that went wrong and were asked for again
+    again: list[tuple[int, int, int]] = field(default_factory=list)  # what could not be had, and was asked for again
+    identity: str = ""  # of what answered, where limits change the answer
     lost: tuple[int, int, int] | None = None  # layer, expert and offset of a fetch that was not got over
     error: ColibriError | None = None
     code: int | None = None
@@ -257,7 +263,14 @@ class JobResult:
             "tokens": self.tokens.get(0, []),
             "planned_bytes": self.planned_bytes,
             "used_bytes": self.used_bytes,
+            "asked_again": len(self.again),
         }
+
+
+def fetched(layer: int, expert: int, offset: int) -> str:
+    """What a fetch was for, in words."""
+    what = "resident weights" if layer == NOWHERE else f"expert {expert} of layer {layer}"
+    return f"{what}: the bytes from {offset} on"
 
 
 class JobRefused(ColibriError):
@@ -274,10 +287,9 @@ class JobRefused(ColibriError):
             super().__init__(f"target {target}: kernel {asked} cannot run there; it offers {offered}")
             self.exit_code = MissingTool.exit_code
         elif lost and name in ("FETCH", "CORRUPT"):
-            what = "resident weights" if lost[0] == NOWHERE else f"expert {lost[1]} of layer {lost[0]}"
             why = "could not be read" if name == "FETCH" else "do not have their checksum, and none was used"
             super().__init__(
-                f"target {target}: {what}: the bytes from {lost[2]} on {why}; repair the file "
+                f"target {target}: {fetched(*lost)} {why}; repair the file "
                 "(`colibri check` lists all that is wrong) or get it again"
             )
             self.exit_code = exit_code_of(name)
@@ -287,7 +299,8 @@ class JobRefused(ColibriError):
 
 
 DISK_NAMES = ("virtio", "reads", "bytes", "retries", "passed", "most_in_flight")
-STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched")
+STAT_NAMES = ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched",
+              "expert_bytes_fetched")
 
 
 def parse_report(target: str, report: str) -> JobResult:
@@ -352,6 +365,10 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.saves, result.saved_bytes, result.saved = int(rest[0]), int(rest[1]), rest[2]
         case "faults":
             result.recovered = int(rest[0])
+        case "lossy":
+            result.identity = rest[2]
+        case "again":
+            result.again.append((int(rest[0]), int(rest[1]), int(rest[2])))
         case "lost":
             result.lost = (int(rest[0]), int(rest[1]), int(rest[2]))
         case "error":

@@ -5,6 +5,8 @@ Field names are the C header's. Nothing is decided here.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +83,12 @@ class Limits:
         fewer = [f"at most {self.top_k} experts per token"] if self.top_k else []
         return "; ".join(fewer + ([f"experts of weight below {self.skip_below:g} skipped"] if self.skip_below else []))
 
+    def identity(self, model: str) -> str:
+        """Whose answers they are: the model's identity, or where a limit changes answers a hash of both."""
+        if not self.lossy:
+            return model
+        return hashlib.sha256(bytes.fromhex(model) + struct.pack("<If", self.top_k, self.skip_below)).hexdigest()
+
     def numbers(self) -> dict[str, int]:
         """The structure's fields by name, as numbers; what is chosen where it runs is 0: the kernel by default."""
         names = ("context", "batch", "sequences", "workers", "slots", "logit_rows", "text_bytes", "rewind", "swaps",
@@ -139,6 +147,7 @@ class Stats:
     expert_hits: int
     expert_misses: int
     bytes_fetched: int
+    expert_bytes_fetched: int
 
 
 @dataclass

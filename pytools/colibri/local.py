@@ -14,7 +14,7 @@ from . import hostfloat
 from .engine import CoreError, Model, Session, Stats, new_pool
 from .errors import ColibriError
 from .generation import Lane, Request
-from .jobs import Job, JobResult
+from .jobs import STAT_NAMES, Job, JobResult
 from .text import encode
 
 RED = 4096  # guarded bytes on both sides of each pool
@@ -64,6 +64,7 @@ def run_checked(job: Job, model: Model, result: JobResult) -> None:
             stack.enter_context(Session(model, job.planned(), pool=pool.view, storage=job.storage)) for pool in pools
         ]
         result.kernel = sessions[0].kernel
+        result.identity = job.limits.identity(model.info().identity) if job.limits.lossy else ""
         result.prompt = list(job.prompt) or encode(
             sessions[0], job.text, special=job.special, bos=job.bos, budget=job.budget
         )
@@ -156,10 +157,7 @@ def collect(job: Job, lanes: list[Lane], stats: Stats, result: JobResult) -> Non
     result.text, result.routes = first.text, [{"lane": 0, **route} for route in first.routes]
     result.seconds_prefill, result.seconds_decode = first.seconds_prefill, first.seconds_decode
     result.used_bytes = stats.pool_used
-    result.stats = {
-        name: getattr(stats, name)
-        for name in ("rows", "units", "macs", "expert_hits", "expert_misses", "bytes_fetched")
-    }
+    result.stats = {name: getattr(stats, name) for name in STAT_NAMES}
 
 
 def plan_check(job: Job, model: Model, result: JobResult) -> None:

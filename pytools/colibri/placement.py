@@ -19,6 +19,7 @@ from .store import STORES, STREAMED, Storage
 
 ALIAS = {"mapped": "ram", "streamed": "block"}  # what those are on a board
 BOARD = "baremetal"
+RESUMES = 3  # times a session on another target goes on after a fetch that its store could not bring
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class Place:
     def job(self) -> dict[str, object]:
         """Fields of a job."""
         if self.name in board.STORES:
-            return {"board_store": self.name}
-        return {"store": "PORT", "storage": self.storage} if self.streamed else {}
+            return {"board_store": self.name, "store_resumes": RESUMES * self.streamed}
+        return {"store": "PORT", "storage": self.storage, "store_resumes": RESUMES} if self.streamed else {}
 
 
 def names_of(words: Iterable[str]) -> list[str]:

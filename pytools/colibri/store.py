@@ -100,14 +100,16 @@ class FileStore:
         """Sleep until something has arrived."""
         library.load().colibri_store_wait(self.c)
 
-    def lost(self) -> str:
-        """One sentence about what was asked for last: why a fetch failed, or whose checksum was not right."""
-        layer, expert, error = self.c.last_layer, self.c.last_expert, self.c.last_error
+    def lost(self, wrong: tuple[int, int, int] | None = None) -> str:
+        """One sentence about what was asked for last: why a fetch failed, or whose checksum was not right. wrong:
+        layer, expert and offset of bytes that have come, and are not the file's."""
+        layer, expert, offset = wrong or (self.c.last_layer, self.c.last_expert, self.c.last_offset)
+        error = 0 if wrong else self.c.last_error
         what = "resident weights" if layer == NOWHERE else f"expert {expert} of layer {layer}"
-        place = f"{self.path}: {what}: byte {self.c.last_offset}"
+        place = f"{self.path}: {what}: byte {offset}"
         if error == 0:
             return (
-                f"{self.path}: {what}: the bytes from {self.c.last_offset} on do not have their checksum, and none "
+                f"{self.path}: {what}: the bytes from {offset} on do not have their checksum, and none "
                 "was used; repair the file (`colibri check` lists all that is wrong) or get it again"
             )
         if error == library.constants().STORE_END_OF_FILE:

@@ -20,6 +20,7 @@ from .engine import Model
 from .errors import DoesNotFit, InternalError, MissingTool
 
 PAGE = 65536
+WAITING = 2  # what a turn returns when there is nothing to do before something arrives
 MOST_PAGES = 65536  # of a 32-bit memory
 MODULES = {"relaxed": "colibri_relaxed.wasm", "simd128": "colibri_simd128.wasm", "portable": "colibri.wasm"}
 
@@ -117,6 +118,11 @@ class FileReader:
             return int(c.ERROR_FETCH)
         return int(c.DONE)
 
+    def arrivals(self, idle: bool) -> list[tuple[int, int]]:
+        """Tickets that fetch() answered with OK, each with what became of it, DONE or an error: asked for between two
+        turns. idle: the module can do nothing before one comes. Here all were there at once."""
+        return []
+
     def close(self) -> None:
         """The file, and the view of a memory that ends with its store."""
         self.room = memoryview(b"")
@@ -152,7 +158,7 @@ def run_job(folder: Path, kernel: str, job: bytes, model: Model, limit: float, h
     alarm.daemon = True
     alarm.start()
     try:
-        return drive(store, base, exports, (job_at, len(job), blob_at, region_at))
+        return drive(store, base, exports, (job_at, len(job), blob_at, region_at), reader)
     except wasmtime.Trap as error:
         raise InternalError(
             f"target wasm: the module trapped, or ran longer than {limit:g} s: {error}"
@@ -168,8 +174,10 @@ def signed(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def drive(store: Any, base: int, exports: Any, places: tuple[int, int, int, int]) -> str:
-    """Turn after turn until the job is done, collecting what it reports."""
+def drive(
+    store: Any, base: int, exports: Any, places: tuple[int, int, int, int], reader: FileReader | None = None
+) -> str:
+    """Turn after turn until the job is done, collecting what it reports; in between it is told what has arrived."""
     pieces: list[bytes] = []
 
     def collect() -> None:
@@ -182,6 +190,9 @@ def drive(store: Any, base: int, exports: Any, places: tuple[int, int, int, int]
     collect()
     turn = exports["colibri_runner_turn"]
     while more:
-        more = turn(store) != 0
+        state = turn(store)
+        more = state != 0
         collect()
+        for ticket, status in reader.arrivals(state == WAITING) if reader else ():
+            exports["colibri_runner_arrived"](store, ticket, status)
     return b"".join(pieces).decode("utf-8", "replace")

@@ -146,7 +146,8 @@ static void plan(runner *r)
                                                   ? 2u : job->sequences,
                                  .workers = job->workers, .slots = job->slots, .logit_rows = job->logit_rows,
                                  .text_bytes = job->text_bytes, .rewind = job->rewind,
-                                 .swaps = job->swaps, .kv_kind = job->kv_kind, .kernel = kernel};
+                                 .swaps = job->swaps, .kv_kind = job->kv_kind, .kernel = kernel,
+                                 .policy = job->policy, .top_k = job->experts_of_row, .skip_below = job->skip_below};
     r->plan.struct_bytes = sizeof r->plan;
     int32_t status = colibri_plan(&r->model, &r->limits, &r->plan, &r->detail);
     if (status < 0) {
@@ -156,6 +157,7 @@ static void plan(runner *r)
     colibri_runner_text("pool");
     colibri_runner_number(r->plan.pool_bytes);
     colibri_runner_end();
+    colibri_runner_lossy(r);
     if (colibri_runner_carve(r) == 0u) {
         (void)refuse(r, "job_region_bytes", r->plan.pool_bytes * r->sessions, job->region_bytes);
         return;
@@ -273,6 +275,7 @@ static void run(runner *r)
     uint64_t took = colibri_runner_clock() - begun;
     r->longest = took > r->longest ? took : r->longest;
     if (status < 0) {
+        (void)colibri_lost(s->session, &r->lost_layer, &r->lost_expert, &r->lost_offset);
         if (colibri_runner_recover(r, status) == 0u) {
             colibri_runner_error(r, "advance", status);
         }

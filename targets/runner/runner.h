@@ -7,12 +7,14 @@
  *   begin NAME                           always first
  *   kernel LEVEL                         colibri_kernel that runs
  *   pool PLANNED                         the plan's bytes, one session
+ *   lossy TOP_K BITS IDENTITY            where the job's limits change the answer: which, and whose answer it is
  *   prompt ID ID ...                     the ids fed as prompt (after encoding), lane 0
  *   token LANE ID                        a generated token
  *   text HEX                             bytes decoded so far, lane 0
  *   route LANE POSITION LAYER EXPERT:BITS ...   with RUNNER_ROUTING; BITS: the weight's float32 pattern
  *   check NAME ok | check NAME bad EXPECTED FOUND
  *   lost LAYER EXPERT OFFSET             before an error line about a fetch: what was fetched; 4294967295: resident
+ *   again LAYER EXPERT OFFSET            a fetch that failed, whose call was made again: as lost
  *   faults N                             with store_faults: fetches that went wrong and were asked for again
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
  *   swap N LONGEST_US                    with RUNNER_SWAP: exchanges, and the call that took longest
@@ -37,7 +39,7 @@
 #include <stdint.h>
 
 #define RUNNER_MAGIC 0x424F4A43u        /* "CJOB" */
-#define RUNNER_VERSION 3
+#define RUNNER_VERSION 4
 #define RUNNER_NAME_BYTES 64
 #define RUNNER_RED_ZONE 4096            /* guarded bytes on both sides of each pool */
 #define RUNNER_WORK_BYTES 65536         /* see region_bytes */
@@ -124,7 +126,11 @@ typedef struct runner_job {
     uint64_t store_bytes_per_second;    /* RUNNER_STORE_PORT: plays a device; 0: none */
     uint32_t store_kind;                /* RUNNER_STORE_PORT: which one, a number of the port's; 0: the best */
     uint32_t store_flags;               /* and how, bits of the port's */
-    uint32_t swaps;                     /* limit of colibri_plan */
+    uint32_t swaps;                     /* limit of colibri_plan, as the next three */
+    uint32_t policy;                    /* colibri_policy */
+    uint32_t experts_of_row;            /* colibri_limits.top_k, and skip_below: these two change the answer */
+    float skip_below;
+    uint32_t store_resumes;             /* RUNNER_STORE_PORT: calls made again after a fetch that failed, at most */
     uint32_t reserved;
 } runner_job;
 

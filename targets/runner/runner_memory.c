@@ -261,13 +261,22 @@ static int32_t fetched(void *user, uint32_t ticket)
     return COLIBRI_ERROR_FETCH;
 }
 
-/* An error that a fetch made on purpose explains: 1, the call is made again. */
+/* An error that a fetch made on purpose explains, or one of the port's store that is put up with: 1, the call is made
+ * again, and the session goes on where it was. */
 uint32_t colibri_runner_recover(runner *r, int32_t status)
 {
-    if ((status != COLIBRI_ERROR_FETCH && status != COLIBRI_ERROR_CORRUPT) || r->recovered == r->faults) {
+    if (status != COLIBRI_ERROR_FETCH && status != COLIBRI_ERROR_CORRUPT) {
         return 0u;
     }
-    r->recovered++;
+    if (r->recovered != r->faults) {
+        r->recovered++;
+        return 1u;
+    }
+    if (r->job->store != RUNNER_STORE_PORT || r->resumed == r->job->store_resumes) {
+        return 0u;
+    }
+    r->resumed++;
+    colibri_runner_place(r, "again");
     return 1u;
 }
 

@@ -75,15 +75,44 @@ void colibri_runner_done(runner *r, uint32_t code)
     colibri_runner_end();
 }
 
+/* Which fetch was answered last. */
+void colibri_runner_place(const runner *r, const char *word)
+{
+    colibri_runner_text(word);
+    colibri_runner_number(r->lost_layer);
+    colibri_runner_number(r->lost_expert);
+    colibri_runner_number(r->lost_offset);
+    colibri_runner_end();
+}
+
+/* Where limits change the answer: which, and the SHA-256 over the model's identity and them. */
+void colibri_runner_lossy(const runner *r)
+{
+    colibri_sha256 sha;
+    uint8_t identity[32];
+    uint32_t knobs[2] = {r->job->experts_of_row, 0};
+    colibri_runner_copy(&knobs[1], &r->job->skip_below, 4u);
+    if ((knobs[0] | knobs[1]) == 0u) {
+        return;
+    }
+    colibri_sha256_start(&sha);
+    colibri_sha256_add(&sha, r->info.identity, 32u);
+    colibri_sha256_add(&sha, knobs, sizeof knobs);
+    colibri_sha256_end(&sha, identity);
+    colibri_runner_text("lossy");
+    colibri_runner_number(knobs[0]);
+    colibri_runner_text(" ");
+    colibri_runner_word(knobs[1]);
+    colibri_runner_text(" ");
+    colibri_runner_hex(identity, 32u);
+    colibri_runner_end();
+}
+
 /* The core refused `call`: say what about, and end the job. */
 void colibri_runner_error(runner *r, const char *call, int32_t status)
 {
     if ((status == COLIBRI_ERROR_FETCH || status == COLIBRI_ERROR_CORRUPT) && r->fetches != 0u) {
-        colibri_runner_text("lost");
-        colibri_runner_number(r->lost_layer);
-        colibri_runner_number(r->lost_expert);
-        colibri_runner_number(r->lost_offset);
-        colibri_runner_end();
+        colibri_runner_place(r, "lost");
     }
     colibri_runner_text("error ");
     colibri_runner_text(call);
@@ -220,6 +249,7 @@ void colibri_runner_summary(runner *r)
     colibri_runner_number(stats.expert_hits);
     colibri_runner_number(stats.expert_misses);
     colibri_runner_number(stats.bytes_fetched);
+    colibri_runner_number(stats.expert_bytes_fetched);
     colibri_runner_end();
     colibri_runner_text("time");
     colibri_runner_number(r->clock_prefill - r->clock_start);

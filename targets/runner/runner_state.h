@@ -73,7 +73,8 @@ struct runner {
     runner_session session[RUNNER_LANES];
     runner_ticket ticket[RUNNER_TICKETS];
     uint64_t fetches, faults, recovered;        /* asked for; made to go wrong; errors that a next call made good */
-    uint32_t lost_layer, lost_expert;   /* the fetch that was answered last */
+    uint64_t resumed;                   /* calls made again after a failure of the port's own store */
+    uint32_t lost_layer, lost_expert;   /* the fetch that was answered last, or that an advance was refused for */
     uint64_t lost_offset;
     uint32_t drawn;                     /* state of the delays' generator */
     uint64_t swaps, swap_longest;       /* exchanges; microseconds */
@@ -97,6 +98,8 @@ void colibri_runner_signed(int64_t value);
 void colibri_runner_hex(const void *bytes, uint32_t count);
 void colibri_runner_word(uint32_t value);
 void colibri_runner_end(void);
+void colibri_runner_place(const runner *r, const char *word);
+void colibri_runner_lossy(const runner *r);
 void colibri_runner_error(runner *r, const char *call, int32_t status);
 void colibri_runner_check(runner *r, const char *name, uint64_t expected, uint64_t found);
 void colibri_runner_done(runner *r, uint32_t code);

@@ -6,11 +6,11 @@
 // prints the numbers of the kernel levels whose modules can run here.
 // The exit code is the job's; 64: wrong command line, 66: a file cannot be read, 70: trap, 71: no memory,
 // 72: the engine refuses the module.
-import { openSync, fstatSync, readSync, readFileSync, statSync, writeSync } from "node:fs";
+import { openSync, fstatSync, read, readSync, readFileSync, statSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
 const PAGE = 65536, CHUNK = 1 << 24, REGION_BYTES_AT = 24, KERNEL_AT = 136, HEAD_BYTES_AT = 224;
-const SEND_BYTES = 8192, SEND_MS = 50, DONE = 1, ERROR_FETCH = -17;
+const SEND_BYTES = 8192, SEND_MS = 50, OK = 0, DONE = 1, ERROR_FETCH = -17, WAITING = 2;
 // the best first, with its colibri_kernel of colibri.h
 const MODULES = [["colibri_relaxed.wasm", 8], ["colibri_simd128.wasm", 7], ["colibri.wasm", 1]];
 const round64 = (n) => Math.ceil(n / 64) * 64;
@@ -21,21 +21,33 @@ function fail(code, text) {
 }
 
 // The module's one function import, env.colibri_store: here where the job says that only the head of the blob is in
-// memory, the file is read straight into it, and the bytes are there at once.
-let file = -1, memory = null;
+// memory. The file is read straight into it, any number of reads at once, while the module goes on with what it has; it
+// is told between two turns what has arrived. A read that ends early goes on where it ended.
+let file = -1, memory = null, inFlight = 0, arrived = [], wake = null;
 
-function store(offset, bytes, to) {
+function store(offset, bytes, to, ticket) {
   const room = new Uint8Array(memory.buffer, to >>> 0, bytes);
-  try {
-    for (let done = 0; done < bytes;) {
-      const n = readSync(file, room, done, bytes - done, offset + BigInt(done));
-      if (n === 0) return ERROR_FETCH;
-      done += n;
-    }
-  } catch {
-    return ERROR_FETCH;
-  }
-  return DONE;
+  const end = (status) => {
+    inFlight--;
+    arrived.push([ticket, status]);
+    if (wake !== null) wake();
+  };
+  const next = (done) => read(file, room, done, bytes - done, offset + BigInt(done), (error, n) => {
+    if (error || n === 0) end(ERROR_FETCH);
+    else if (done + n < bytes) next(done + n);
+    else end(DONE);
+  });
+  inFlight++;
+  next(0);
+  return OK;
+}
+
+// Tell the module what has arrived. With nothing else to do it waits for the next; else it only lets node look.
+async function deliver(idle) {
+  if (idle && arrived.length === 0 && inFlight > 0) await new Promise((resolve) => { wake = resolve; });
+  else if (inFlight > 0) await new Promise((resolve) => { setImmediate(resolve); });
+  wake = null;
+  for (const [ticket, status] of arrived.splice(0)) colibri.colibri_runner_arrived(ticket, status);
 }
 
 const imports = (room) => ({ env: { memory: room, colibri_store: store } });
@@ -133,8 +145,10 @@ try {
   let more = colibri.colibri_runner_open(jobAt, jobBytes, blobAt, regionAt) === 0;
   report();
   while (more) {
-    more = colibri.colibri_runner_turn() !== 0;
+    const turn = colibri.colibri_runner_turn();
+    more = turn !== 0;
     report();
+    if (more && (inFlight > 0 || arrived.length > 0)) await deliver(turn === WAITING);
   }
 } catch (error) {
   if (error instanceof WebAssembly.RuntimeError) send();

@@ -13,11 +13,11 @@ from .. import saved as saves
 from ..blobfile import BlobFile
 from ..chat import render, special_tokens
 from ..engine import Info, Limits, Model, Sampling, Session
-from ..errors import InputError, UsageError
+from ..errors import InputError, InternalError, UsageError
 from ..generation import Request, generate
-from ..jobs import Job, JobResult
+from ..jobs import Job, JobResult, fetched
 from ..output import Output
-from ..text import encode
+from ..text import decode, encode
 from ..trace import Trace, expert_layers, feed_of
 from .common import (
     IN_PLACE,
@@ -34,7 +34,7 @@ from .common import (
     store_options,
     token_file,
 )
-from .run_experts import answer_identity, expert_options, keep_records, recorded, use_profile
+from .run_experts import expert_options, keep_records, recorded, use_profile
 
 Swaps = list[tuple[int, int, Model]]  # layer, expert, the file that has another
 EXAMPLES = (
@@ -141,8 +141,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         document = run_here(options, model, limits, place, (text, tokens), ends, sampling, output, swaps)
     else:
         document = run_there(options, target[0], model, limits, place, (text, tokens), ends, sampling, output)
-    identity = answer_identity(info.identity, limits)
-    answer_of = {"model": info.identity, "identity": identity, "lossy": limits.lossy or None, "target": options.target}
+    answer_of = {"model": info.identity, "lossy": limits.lossy or None, "target": options.target}
     document = {**answer_of, **document}
     write_routes(options, document.pop("routes"), output)
     write_lines(options.swap_log, document.get("swaps", []), "experts replaced", output)
@@ -187,7 +186,7 @@ def run_here(
     with Session(model, limits, storage=place.storage) as session:
         for layer, expert, source in swaps:
             session.swaps.put(layer, expert, source)
-        identity = answer_identity(session.swaps.identity(), limits)
+        identity = limits.identity(session.swaps.identity())
         before = use_profile(options, session, trace, output)
         earlier = saves.restore_file(options.restore, session).ids if options.restore else []
         cached = session.length()
@@ -229,7 +228,7 @@ def run_here(
         "experts": {
             "hits": stats.expert_hits,
             "misses": stats.expert_misses,
-            "bytes_read": stats.bytes_fetched,
+            "bytes_read": stats.expert_bytes_fetched,
         },
     }
 
@@ -246,7 +245,7 @@ def run_there(
     output: Output,
 ) -> dict[str, Any]:
     """As a job on another target; the text comes when it is finished."""
-    for name in ("trace", "profile", "skip_below", "experts_per_token", "slots", "save", "restore"):
+    for name in ("trace", "profile", "save", "restore"):
         if getattr(options, name):
             raise UsageError(f"--{name.replace('_', '-')} works on target linux; leave it out on {target.name}")
     if options.stop:
@@ -280,7 +279,12 @@ def run_there(
     if apart and reader.text_bytes:
         result.text = write_here(model, reader, [token for token in result.tokens.get(0, []) if token not in ends])
     output.piece(result.text + ("\n" if result.text and not result.text.endswith("\n") else ""))
-    return {**document_of(result), "store": place.name, "slots": limits.slots}
+    for layer, expert, offset in result.again:
+        output.note(f"{fetched(layer, expert, offset)} could not be had, and were asked for again")
+    identity = result.identity or model.info().identity
+    if identity != limits.identity(model.info().identity):
+        raise InternalError(f"target {target.name}: it answered as {identity}, not as what was asked for")
+    return {"identity": identity, **document_of(result), "store": place.name, "slots": limits.slots}
 
 
 def text_limits(limits: Limits) -> Limits:
@@ -319,7 +323,7 @@ def document_of(result: JobResult) -> dict[str, Any]:
         "experts": {
             "hits": result.stats.get("expert_hits", 0),
             "misses": result.stats.get("expert_misses", 0),
-            "bytes_read": result.stats.get("bytes_fetched", 0),
+            "bytes_read": result.stats.get("expert_bytes_fetched", 0),
         },
     }
 
@@ -359,10 +363,10 @@ def tell(document: dict[str, Any], info: Info, output: Output) -> None:
         output.result(f"[not the model's own answer: {document['lossy']}; identity {document['identity']}]")
     made, seconds = len(document["tokens"]), document["seconds_decode"]
     prefill = "" if document["seconds_prefill"] is None else f" in {document['seconds_prefill']:.2f} s"
-    decode = "" if seconds is None else f" in {seconds:.2f} s"
+    decoding = "" if seconds is None else f" in {seconds:.2f} s"
     rate = f", {(made - 1) / seconds:.1f} tokens per second" if made > 1 and seconds else ""
     output.note(
-        f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decode}{rate}; finish "
+        f"{document['prompt_tokens']} prompt tokens{prefill}, {made} tokens{decoding}{rate}; finish "
         f"{document['finish']}; kernel {document['kernel']}, {document['threads']} thread(s); "
         f"pool {document['used_bytes']:,} bytes"
     )

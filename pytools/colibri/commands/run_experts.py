@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import struct
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from .. import trace as traces
 from .. import usage
-from ..engine import Limits, Session
+from ..engine import Session
 from ..errors import UsageError
 from ..output import Output
 from .common import natural
@@ -25,7 +24,7 @@ def share(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number, found {text!r}") from None
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"expected 0 .. 1, found {text}")
-    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    return float(struct.unpack("<f", struct.pack("<f", abs(value)))[0])
 
 
 def expert_options(parser: argparse.ArgumentParser) -> None:
@@ -51,14 +50,6 @@ def expert_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="choose no more experts for a token: CHANGES THE ANSWER (default 0: as many as the model says)",
     )
-
-
-def answer_identity(model: str, limits: Limits) -> str:
-    """The model's identity, or where an option changes the answer a hash of both."""
-    if not limits.lossy:
-        return model
-    knobs = struct.pack("<If", limits.top_k, limits.skip_below)
-    return hashlib.sha256(bytes.fromhex(model) + knobs).hexdigest()
 
 
 def recorded(options: argparse.Namespace) -> bool:
