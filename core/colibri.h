@@ -412,6 +412,37 @@ COLIBRI_API int32_t colibri_identity(const colibri_session *session, uint8_t ide
 /* The experts in others' places, ascending: up to `capacity` are written, returns how many there are. */
 COLIBRI_API uint32_t colibri_swapped(const colibri_session *session, colibri_expert *out, uint32_t capacity);
 
+/* What a session knows of its texts, as bytes: every sequence's length and its part of the cache, so a save is as long
+ * as the texts are, whatever was planned. The same bytes on every target. They fit any session of the same identity,
+ * KV kind and top_k and skip_below limits whose context, sequences and logit_rows have room: context, batch, rewind,
+ * slots, workers and the rest may differ. Not saved, because they change no bit: experts, policy, counters. */
+enum colibri_save_flags {
+    COLIBRI_SAVE_LOGITS = 1             /* and the logits of the last feed, so that sampling can go on; without them
+                                           whoever restores feeds a token first */
+};
+
+/* Bytes a save takes now; 0 unless the tape is at its start. */
+COLIBRI_API uint64_t colibri_save_bytes(const colibri_session *session, uint32_t flags);
+
+/* Save into `bytes`, about budget_bytes a call (one tile of the cache more at most): AGAIN until DONE, call again with
+ * the same arguments. Between feeds only (BUSY). LIMIT: capacity is too small, detail.expected bytes are needed. A
+ * feed, a rewind or a reset between two calls lets the save begin anew. The head is written last, with the identity
+ * there is then: what was not saved to its end is never taken for a save. */
+COLIBRI_API int32_t colibri_save(colibri_session *session, uint32_t flags, void *bytes, uint64_t capacity,
+                                 uint64_t budget_bytes, colibri_detail *detail);
+
+/* The other way, in place of all sequences; `bytes` stay as they are until DONE. First everything is checked, then the
+ * cache is written; each byte counts twice against the budgets. What is refused changes nothing: MAGIC, VERSION,
+ * TRUNCATED, CORRUPT, FORMAT; IDENTITY: saved under another model or other exchanged experts (exchange them, then call
+ * again); LIMIT: detail.field of the limits differs or has no room. Between feeds only (BUSY).
+ * While it checks, a feed, a rewind or a reset lets it begin anew. Once it writes, the sequences
+ * are empty and every other call that needs the tape at its start is BUSY, until DONE or colibri_reset, which empties
+ * all sequences; CORRUPT then says that `bytes` changed under way, and leaves them empty.
+ * Afterwards colibri_logits gives what was saved; of rewinds, those that both sessions allow are possible.
+ * The sums find damage, not malice: restore only what you would run. */
+COLIBRI_API int32_t colibri_restore(colibri_session *session, const void *bytes, uint64_t count,
+                                    uint64_t budget_bytes, colibri_detail *detail);
+
 typedef struct colibri_stats_result {
     uint32_t struct_bytes;
     uint32_t reserved;

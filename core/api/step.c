@@ -79,6 +79,7 @@ int32_t colibri_feed(colibri_session *s, const colibri_row *rows, uint32_t count
     s->op = 0;
     s->prepared = 0;
     s->pass_end = COLIBRI_NO;
+    s->transfer.kind = COLIBRI_TRANSFER_NONE;
     s->state = COLIBRI_STATE_RUNNING;
     return COLIBRI_OK;
 }
@@ -233,7 +234,9 @@ int32_t colibri_advance(colibri_session *s, uint32_t budget)
             const colibri_row_state *row = colibri_row_at(s, i);
             colibri_sequence *sequence = colibri_sequence_at(s, row->sequence);
             sequence->length = row->position + 1u;
-            sequence->reach = sequence->length > sequence->reach ? sequence->length : sequence->reach;
+            if (s->rings && sequence->length > s->limits.rewind + sequence->floor) {
+                sequence->floor = sequence->length - s->limits.rewind;
+            }
         }
         s->stat_rows += s->row_count;
         s->state = COLIBRI_STATE_IDLE;
@@ -289,23 +292,20 @@ int32_t colibri_rewind(colibri_session *s, uint32_t sequence, uint32_t length)
     if (status < 0) {
         return status;
     }
-    if (sequence >= s->limits.sequences || length > colibri_sequence_at(s, sequence)->length) {
-        return COLIBRI_ERROR_ARGUMENT;
-    }
     if (s->state != COLIBRI_STATE_IDLE) {
         return COLIBRI_ERROR_BUSY;
     }
+    if (sequence >= s->limits.sequences || length > colibri_sequence_at(s, sequence)->length) {
+        return COLIBRI_ERROR_ARGUMENT;
+    }
     colibri_sequence *q = colibri_sequence_at(s, sequence);
-    for (uint32_t l = 0; l < s->view.layers; l++) {
-        const colibri_layer *layer = colibri_layer_at(s, l);
-        int ring = (layer->d.window || layer->d.chunk) && layer->kv_tiles * COLIBRI_TILE_ROWS < s->limits.context;
-        if (ring && length != 0u && q->reach - length > s->limits.rewind) {
-            return COLIBRI_ERROR_REWIND;
-        }
+    if (length != 0u && length < q->floor) {
+        return COLIBRI_ERROR_REWIND;
     }
     q->length = length;
-    q->reach = length ? q->reach : 0u;
+    q->floor = length ? q->floor : 0u;
     s->logit_count = 0;
+    s->transfer.kind = COLIBRI_TRANSFER_NONE;
     return COLIBRI_OK;
 }
 
@@ -324,13 +324,15 @@ int32_t colibri_reset(colibri_session *s, uint32_t sequence)
     if (s->state == COLIBRI_STATE_RUNNING) {
         colibri_abandon(s);
     }
+    int all = sequence == COLIBRI_ALL_SEQUENCES || s->state == COLIBRI_STATE_RESTORING;
     for (uint32_t i = 0; i < s->limits.sequences; i++) {
-        if (sequence == COLIBRI_ALL_SEQUENCES || sequence == i) {
-            colibri_sequence_at(s, i)->length = 0;
-            colibri_sequence_at(s, i)->reach = 0;
+        if (all || sequence == i) {
+            colibri_fill(colibri_sequence_at(s, i), 0, sizeof(colibri_sequence));
         }
     }
+    s->state = COLIBRI_STATE_IDLE;
     s->logit_count = 0;
+    s->transfer.kind = COLIBRI_TRANSFER_NONE;
     return COLIBRI_OK;
 }
 

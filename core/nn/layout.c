@@ -448,6 +448,7 @@ int32_t colibri_layers_fill(colibri_session *s, colibri_detail *detail)
         }
         colibri_layer_resolve(s, layer);
         colibri_kv_shape(&s->limits, layer);
+        s->rings |= (layer->d.window || layer->d.chunk) && layer->kv_tiles * COLIBRI_TILE_ROWS < s->limits.context;
         layer->kv_offset = kv;
         kv += (layer->k_tile_bytes + layer->v_tile_bytes) * layer->kv_tiles * layer->d.kv_heads;
         layer->index_offset = kv;

@@ -67,11 +67,28 @@ typedef struct colibri_row_state {
 
 typedef struct colibri_sequence {
     uint32_t length;                            /* positions in the cache */
-    uint32_t reach;                             /* largest length since it was empty: a window's ring has
-                                                   forgotten what lies too far behind this, not behind length */
-    uint32_t queued;                            /* rows placed so far, inside colibri_feed only */
+    uint32_t floor;                             /* least length it can be rewound to, but for 0: a window's ring has
+                                                   forgotten what lies further back */
+    uint32_t queued;                            /* rows placed so far, inside colibri_feed only; the length to be,
+                                                   while a saved state is brought in */
     uint32_t reserved;
 } colibri_sequence;
+
+/* A save or a restore under way (save.c), and the place it is at. */
+typedef struct colibri_transfer {
+    COLIBRI_POINTER(uint8_t *, bytes);
+    uint64_t count;                             /* with `bytes` and `sum`: which transfer it is */
+    uint64_t at, body, total;                   /* offsets in `bytes`: of the place, the body's first, its end */
+    uint32_t kind;
+    uint32_t sum;                               /* flags of a save; while checking the head's, then the body's CRC32C */
+    uint32_t crc;                               /* of the body, up to `at` */
+    uint32_t logit_rows;
+    uint32_t sequence, layer, plane, head, position, reserved;
+} colibri_transfer;
+
+enum colibri_transfer_kind {
+    COLIBRI_TRANSFER_NONE = 0, COLIBRI_TRANSFER_SAVE = 1, COLIBRI_TRANSFER_CHECK = 2, COLIBRI_TRANSFER_RESTORE = 3
+};
 
 /* A distinct expert of the batch. */
 typedef struct colibri_distinct {
@@ -168,7 +185,8 @@ typedef struct colibri_layout {
 } colibri_layout;
 
 enum colibri_session_state {
-    COLIBRI_STATE_STARTING = 1, COLIBRI_STATE_IDLE = 2, COLIBRI_STATE_RUNNING = 3, COLIBRI_STATE_STOPPED = 4
+    COLIBRI_STATE_STARTING = 1, COLIBRI_STATE_IDLE = 2, COLIBRI_STATE_RUNNING = 3, COLIBRI_STATE_STOPPED = 4,
+    COLIBRI_STATE_RESTORING = 5                 /* a saved state is being brought in: the sequences are empty */
 };
 
 #define COLIBRI_SESSION_MAGIC 0x53494C43u       /* "CLIS" */
@@ -191,9 +209,11 @@ struct colibri_session {
     uint32_t kernel;                            /* colibri_kernel, never AUTO */
     uint32_t free_slot;                         /* first of the free ones, COLIBRI_NO = none */
     uint32_t stranded;                          /* slots that fetches of an abandoned pass are still in flight into */
+    uint32_t rings;                             /* 1: some layer's ring is shorter than the context, and forgets */
     uint32_t arrived;                           /* slots of the pass that are to be vouched for */
     uint32_t lost, lost_expert;                 /* 0, or 1 + the layer that an error named */
     uint32_t ahead_layer;                       /* whose choice was foretold and not asked for yet, COLIBRI_NO = none */
+    colibri_transfer transfer;
     colibri_profile_entry profile[COLIBRI_OP_ROOM];     /* by op kind */
     uint64_t stat_rows, stat_units, stat_macs, stat_hits, stat_misses, stat_fetched, stat_expert_bytes;
     uint64_t stat_hints, stat_hints_used, stat_hints_wasted, stat_hint_bytes;

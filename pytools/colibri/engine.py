@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from . import kernels, library
+from . import kernels, library, saved
 from .errors import ColibriError, Detail, DoesNotFit, InputError, InternalError, UsageError, detail_sentence
 from .limits import KV_KINDS, UNLIMITED, Info, Limits, Plan, Region, Sampling, Stats, new
 from .store import FileStore, Storage
@@ -36,6 +36,7 @@ __all__ = [
     "Model",
     "Plan",
     "Sampling",
+    "SaveError",
     "Session",
     "Stats",
 ]
@@ -53,6 +54,14 @@ class CoreError(ColibriError):
         text = library.ffi().string(library.load().colibri_status_text(status)).decode()
         super().__init__(sentence or f"{call} was refused: {self.status} ({text})")
         self.exit_code = exit_code_of(self.status)
+
+
+class SaveError(CoreError):
+    """A save or a restore was refused, and nothing changed; `detail` holds the core's numbers by name."""
+
+    def __init__(self, call: str, status: int, detail: Detail, sentence: str) -> None:
+        super().__init__(call, status, sentence)
+        self.detail = detail
 
 
 def exit_code_of(status: str) -> int:
@@ -399,6 +408,16 @@ class Session:
         """Empty one sequence or all."""
         self._call("colibri_reset", self.c, sequence)
 
+    def save(self, logits: bool = True) -> bytes:
+        """What all sequences hold, as bytes; they are as long as the texts, and the same on every target. logits:
+        with those of the last feed, so that sampling can go on without feeding a token first."""
+        return bytes(saved.state_of(self, logits))
+
+    def restore(self, data: bytes) -> None:
+        """Put a save in place of all sequences; the session may be planned otherwise where it has room. SaveError:
+        refused, nothing changed."""
+        saved.put_back(self, data)
+
     def pin(self, layer: int, expert: int, pinned: bool = True) -> None:
         """Keep an expert in its slot from its next use on, or end that."""
         self._call("colibri_pin", self.c, layer, expert, int(pinned))
@@ -451,10 +470,6 @@ class Crew:
                 self._threads = self._threads[: self._threads.index(thread)]
                 self.end()
                 raise DoesNotFit(f"{workers} workers: {error}; plan fewer") from None
-
-    def pin(self, layer: int, expert: int, pinned: bool = True) -> None:
-        """Keep an expert in its slot from its next use on, or end that."""
-        self._call("colibri_pin", self.c, layer, expert, int(pinned))
 
     def helped(self) -> int:
         """Units that the threads have run, and not the driver."""

@@ -43,7 +43,7 @@ def constants() -> SimpleNamespace:
     for enum in ("runner_flags", "runner_store"):
         values.update(header().typeof(f"enum {enum}").relements)
     lib = header().dlopen(None)  # only to read the #define numbers
-    for name in ("MAGIC", "VERSION", "NAME_BYTES", "RED_ZONE", "WORK_BYTES"):
+    for name in ("MAGIC", "VERSION", "NAME_BYTES", "RED_ZONE", "WORK_BYTES", "SAVE_HEAD"):
         values[f"RUNNER_{name}"] = getattr(lib, f"RUNNER_{name}")
     return SimpleNamespace(**{name.removeprefix("RUNNER_"): value for name, value in values.items()})
 
@@ -75,6 +75,7 @@ class Job:
     plan_check: bool = False
     reset: bool = False
     swap: bool = False  # experts are replaced by copies of themselves all the time
+    save: bool = False  # before every feed the session is saved, emptied and restored
     store: str = "ADDRESSABLE"
     store_delay: int = 0
     store_faults: int = 0  # n: every n-th fetch goes wrong once
@@ -112,6 +113,7 @@ class Job:
             | c.RESET * self.reset
             | c.ODD_RANGES * self.odd_ranges
             | c.SWAP * self.swap
+            | c.SAVE * self.save
             | c.BOARD_FAULT * self.board_fault
             | c.BOARD_MMU_OFF * self.board_mmu_off
             | c.BOARD_FLASH * (self.board_store == "flash")
@@ -123,7 +125,9 @@ class Job:
         sessions = 2 if self.two_sessions else 1
         lanes = 2 if self.two_sessions or self.two_sequences else 1
         work = c.WORK_BYTES + lanes * 4 * self.limits.context + sessions * 16 * self.limits.batch
-        return sessions * (plan.pool_bytes + 2 * c.RED_ZONE + 256) + work
+        kept = sum(region.bytes for region in plan.regions if region.name in ("kv", "logits"))
+        saved = kept + c.SAVE_HEAD + 8 * plan.limits.sequences if self.save else 0
+        return sessions * (plan.pool_bytes + 2 * c.RED_ZONE + 256) + work + saved
 
     def place(self) -> str:
         """Where the bytes are, in a word."""
@@ -225,6 +229,9 @@ class JobResult:
     routes: list[dict[str, Any]] = field(default_factory=list)
     swaps: int = 0  # experts exchanged
     swap_longest: int = 0  # microseconds of the exchange that took longest
+    saves: int = 0  # how many
+    saved_bytes: int = 0  # of the last
+    saved: str = ""  # a hash over all of them
     store: str = ""  # where the blob's bytes were
     disk: dict[str, int] = field(default_factory=dict)  # what a board's disk did
     recovered: int = 0  # fetches that went wrong and were asked for again
@@ -355,6 +362,8 @@ def parse_line(result: JobResult, words: list[str]) -> bytes:
             result.disk = dict(zip(DISK_NAMES, map(int, rest), strict=True))
         case "swap":
             result.swaps, result.swap_longest = int(rest[0]), int(rest[1])
+        case "saved":
+            result.saves, result.saved_bytes, result.saved = int(rest[0]), int(rest[1]), rest[2]
         case "faults":
             result.recovered = int(rest[0])
         case "lossy":

@@ -18,6 +18,7 @@
  *   faults N                             with store_faults: fetches that went wrong and were asked for again
  *   digest LANE HEX64 ROWS               with RUNNER_DIGEST, rows = logits rows hashed
  *   swap N LONGEST_US                    with RUNNER_SWAP: exchanges, and the call that took longest
+ *   saved N BYTES HEX64                  with RUNNER_SAVE: saves, bytes of the last, a hash over all of them
  *   threads N HELPED                     how many run units at once (with one, several workers are played in turn),
  *                                        and the units that others than the first have run
  *   used BYTES                           the session's high-water mark
@@ -42,6 +43,7 @@
 #define RUNNER_NAME_BYTES 64
 #define RUNNER_RED_ZONE 4096            /* guarded bytes on both sides of each pool */
 #define RUNNER_WORK_BYTES 65536         /* see region_bytes */
+#define RUNNER_SAVE_HEAD 128            /* see region_bytes */
 
 enum runner_flags {
     RUNNER_DIGEST = 1,                  /* hash the logits of every row fed */
@@ -56,7 +58,8 @@ enum runner_flags {
     RUNNER_ODD_RANGES = 512,            /* no threads: the workers' units on one, in ranges of odd sizes, last first */
     RUNNER_SWAP = 1024,                 /* before every feed an expert is replaced by a copy of itself, by turns; the
                                            blob is all in memory, limits have two swaps */
-    RUNNER_FLAGS_KNOWN = 2047,
+    RUNNER_SAVE = 2048,                 /* before every feed the session is saved, emptied and restored */
+    RUNNER_FLAGS_KNOWN = 4095,
     /* boards only */
     RUNNER_BOARD_MMU_OFF = 65536,       /* caches and MMU stay off, unaligned accesses fault */
     RUNNER_BOARD_FAULT = 131072,        /* read an unmapped address on purpose */
@@ -79,7 +82,9 @@ typedef struct runner_job {
     uint32_t flags;                     /* runner_flags */
     uint64_t blob_bytes;
     uint64_t region_bytes;              /* at least sessions * (pool + 2 red zones + 64) + the work space:
-                                           RUNNER_WORK_BYTES + lanes * 4 * context + 16 * batch bytes */
+                                           RUNNER_WORK_BYTES + lanes * 4 * context + 16 * batch bytes;
+                                           with RUNNER_SAVE cache and logits of the plan, RUNNER_SAVE_HEAD and
+                                           8 * sequences bytes */
     char name[RUNNER_NAME_BYTES];       /* printed first; zero-terminated */
     /* limits of colibri_plan, see colibri.h; sequences is set by the runner where a flag asks for two */
     uint32_t limit_flags;

@@ -65,6 +65,9 @@ uint32_t colibri_runner_feed(runner *r, runner_session *s)
         return 0u;
     }
     colibri_runner_swap(r, s);
+    if (r->code == RUNNER_NONE) {
+        colibri_runner_save(r, s);
+    }
     int32_t status = r->code == RUNNER_NONE ? colibri_feed(s->session, s->rows, count) : COLIBRI_OK;
     if (status < 0) {
         colibri_runner_error(r, "feed", status);

@@ -79,6 +79,10 @@ uint32_t colibri_runner_carve(runner *r)
             return 0u;
         }
     }
+    r->saved = take(r, colibri_runner_save_room(r));
+    if (r->saved == 0) {
+        return 0u;
+    }
     for (uint32_t i = 0; i < r->sessions; i++) {
         runner_session *s = &r->session[i];
         s->rows = take(r, (uint64_t)r->limits.batch * sizeof(colibri_row));

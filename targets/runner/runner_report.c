@@ -188,6 +188,20 @@ static void finish_line(const runner *r, uint32_t lane)
     colibri_runner_end();
 }
 
+static void saved_line(runner *r)
+{
+    uint8_t digest[32];
+    if (r->saves != 0u) {
+        colibri_sha256_end(&r->save_hash, digest);
+        colibri_runner_text("saved");
+        colibri_runner_number(r->saves);
+        colibri_runner_number(r->saved_bytes);
+        colibri_runner_text(" ");
+        colibri_runner_hex(digest, 32u);
+        colibri_runner_end();
+    }
+}
+
 /* The closing lines of a job that ran to its end. */
 void colibri_runner_summary(runner *r)
 {
@@ -219,6 +233,7 @@ void colibri_runner_summary(runner *r)
         colibri_runner_number(r->swap_longest);
         colibri_runner_end();
     }
+    saved_line(r);
     colibri_runner_text("threads");
     colibri_runner_number(r->threads);
     colibri_runner_number(colibri_runner_helped());

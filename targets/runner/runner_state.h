@@ -1,10 +1,11 @@
 /*
- * runner_state.h: the inside of the runner, shared by its five files and by nothing else.
+ * runner_state.h: the inside of the runner, shared by its six files and by nothing else.
  *
  *   runner.c         the life of a job, phase after phase
  *   runner_lanes.c   feeding, advancing, hashing, sampling
  *   runner_memory.c  the region: carving, red zones, the store that plays a slow device, plan checks
  *   runner_swap.c    experts replaced by copies of themselves
+ *   runner_save.c    sessions saved and restored
  *   runner_report.c  lines of text
  */
 #ifndef COLIBRI_RUNNER_STATE_H
@@ -78,6 +79,9 @@ struct runner {
     uint32_t drawn;                     /* state of the delays' generator */
     uint64_t swaps, swap_longest;       /* exchanges; microseconds */
     uint32_t swap_layer, swap_expert;   /* whose turn it is */
+    unsigned char *saved;               /* room for a save */
+    uint64_t saves, saved_bytes;        /* how many, and the last one's */
+    colibri_sha256 save_hash;           /* over the SHA-256 of every save */
     uint32_t lanes, sessions;
     uint32_t phase;                     /* enum phase in runner.c */
     uint32_t turn;                      /* session whose turn it is */
@@ -115,6 +119,10 @@ uint32_t colibri_runner_differ(const void *a, const void *b, uint64_t bytes);
 
 /* runner_swap.c */
 void colibri_runner_swap(runner *r, runner_session *s);
+
+/* runner_save.c */
+uint64_t colibri_runner_save_room(const runner *r);
+void colibri_runner_save(runner *r, runner_session *s);
 
 /* runner_lanes.c: 1 = go on, 0 = nothing left to do or the job has ended */
 uint32_t colibri_runner_feed(runner *r, runner_session *s);

@@ -6,8 +6,9 @@ import argparse
 import sys
 
 from .. import placement
+from .. import saved as saves
 from ..engine import Model, Session
-from ..errors import InputError
+from ..errors import InputError, UsageError
 from ..generation import Request, generate
 from ..output import Output
 from ..text import encode
@@ -20,6 +21,7 @@ from .common import (
     natural,
     sampling_of,
     sampling_options,
+    save_options,
     store_options,
 )
 from .run import chat_text
@@ -36,6 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     sampling_options(parser)
     limit_options(parser)
+    save_options(parser)
     store_options(parser)
 
 
@@ -60,6 +63,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
     place = placement.one_place("linux", options.store, options.slots, options.ram, options.look_ahead)
     limits = placement.limits_at(place, model, limits, options.slots, options.ram, options.look_ahead)
     with Session(model, limits, storage=place.storage) as session:
+        if options.restore:
+            messages, cached = restored(options, session)
         while (line := ask(output)) is not None:
             messages.append({"role": "user", "content": line})
             ids = encode(session, chat_text(model, blob, messages), special=True)
@@ -74,8 +79,21 @@ def run(options: argparse.Namespace, output: Output) -> int:
             if answer.finish == "context":
                 output.note("the context is full; start again, with more --context")
                 break
+        if options.save:
+            size = saves.write_file(options.save, session, cached, messages)
+            output.note(f"{options.save}: {len(messages)} messages, {len(cached)} tokens in {size:,} bytes")
     output.document({"model": info.identity, "messages": messages, "answers": answers})
     return 0
+
+
+def restored(options: argparse.Namespace, session: Session) -> tuple[list[dict[str, str]], list[int]]:
+    """--restore: the messages so far, and the ids in the cache."""
+    if options.system is not None:
+        raise UsageError("--system begins a chat; leave it out with --restore, which goes on with one")
+    found = saves.restore_file(options.restore, session)
+    if not found.messages:
+        raise InputError(f"{options.restore}: has no messages; go on with `colibri run --restore`")
+    return found.messages, found.ids[: session.length()]
 
 
 def ask(output: Output) -> str | None:

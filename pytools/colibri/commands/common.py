@@ -248,6 +248,14 @@ def token_file(path: Path, vocab: int) -> list[int]:
     return content
 
 
+def save_options(parser: argparse.ArgumentParser) -> None:
+    """Options about sessions as files."""
+    parser.add_argument(
+        "--restore", type=Path, metavar="FILE", help="go on with what was saved there, under any --context it fits into"
+    )
+    parser.add_argument("--save", type=Path, metavar="FILE", help="at the end, save text and cache there")
+
+
 def read_text(path: Path) -> str:
     """A prompt file; bytes that are not UTF-8 are kept for the core to judge."""
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import placement, targets
+from .. import saved as saves
 from ..blobfile import BlobFile
 from ..chat import render, special_tokens
 from ..engine import Info, Limits, Model, Sampling, Session
@@ -30,6 +31,7 @@ from .common import (
     read_text,
     sampling_of,
     sampling_options,
+    save_options,
     store_options,
     token_file,
 )
@@ -96,6 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="of a run on another target than linux (default %(default)s)",
     )
+    save_options(parser)
     parser.add_argument(
         "--target", default="linux", metavar="NAME", help="where it runs; `colibri targets` lists them"
     )
@@ -110,6 +113,8 @@ def run(options: argparse.Namespace, output: Output) -> int:
         raise UsageError("--chat needs a text: give -p or --prompt-file instead of --tokens")
     if options.system is not None and not options.chat:
         raise UsageError("--system is a chat message: add --chat")
+    if options.chat and options.restore:
+        raise UsageError("--chat begins a conversation: go on with one by `colibri chat --restore`")
     if not info.tokenizer_bytes and not options.tokens:
         raise InputError(f"{options.blob}: the file has no tokenizer; give token ids with --tokens")
     target = targets.pick([options.target])
@@ -184,14 +189,22 @@ def run_here(
             session.swaps.put(layer, expert, source)
         identity = limits.identity(session.swaps.identity())
         before = use_profile(options, session, trace, output)
-        ids = tokens or encode(session, text, special=True, bos=not options.chat)
+        earlier = saves.restore_file(options.restore, session).ids if options.restore else []
+        cached = session.length()
+        ids = earlier + (tokens or encode(session, text, special=True, bos=not (options.chat or earlier)))
+        if len(ids) == cached:
+            raise UsageError("nothing to feed: the prompt is empty, and all that was saved has been fed")
         request = Request(
-            ids, options.count, sampling, ends, options.stop, not options.no_digest, bool(options.log_routing)
+            ids, options.count, sampling, ends, options.stop, not options.no_digest, bool(options.log_routing),
+            cached=cached,
         )
         if trace:
             request.watch = lambda rows: trace.feeds.append(feed_of(session, trace.layers, rows))
         answer = generate(session, request, output.piece)
         stats = session.stats()
+        if options.save:
+            size = saves.write_file(options.save, session, ids + answer.tokens, [])
+            output.note(f"{options.save}: {len(ids) + len(answer.tokens)} tokens in {size:,} bytes")
         output.piece("\n" if answer.text and not answer.text.endswith("\n") else "")
     keep_records(options, trace, before, output)
     return {
@@ -202,6 +215,7 @@ def run_here(
         "digest": answer.digest or None,
         "prompt_tokens": len(ids),
         "prompt_ids": ids,
+        "restored": cached,
         "finish": answer.finish,
         "seconds_prefill": answer.seconds_prefill,
         "seconds_decode": answer.seconds_decode,
@@ -233,7 +247,7 @@ def run_there(
     output: Output,
 ) -> dict[str, Any]:
     """As a job on another target; the text comes when it is finished."""
-    for name in ("trace", "profile"):
+    for name in ("trace", "profile", "save", "restore"):
         if getattr(options, name):
             raise UsageError(f"--{name.replace('_', '-')} works on target linux; leave it out on {target.name}")
     if options.stop:
