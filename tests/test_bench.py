@@ -141,7 +141,7 @@ def test_a_profile_accounts_for_every_op(blob: Path) -> None:
     assert ops["head"]["macs"] == HEAD and ops["head"]["runs"] == 1 and ops["head"]["units"] == 3
     assert ops["route"]["macs"] == 2 * 6 * 64
     assert (ops["expert_up"]["macs"], ops["expert_down"]["macs"]) == (2 * 2 * 2 * 64 * 32, 2 * 2 * 64 * 32)
-    assert list(ops)[0] == "embed" and list(ops)[-1] == "head"
+    assert list(ops)[0] == "embed" and ops["lease"]["runs"] == ops["route"]["runs"] and ops["lease"]["units"] == 0
     assert ops["route"]["runs"] == 2 and ops["route"]["bytes"] > 0 and "dense_up" not in ops
     assert sum(op["runs"] for op in row.profile) == model.plan(Limits()).ops
     assert {op["op"]: op["runs"] for op in plain.profile}["head"] == 2 / 20

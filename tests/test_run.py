@@ -12,6 +12,7 @@ from colibri import cli, targets
 from colibri.chat import render
 from colibri.engine import Model
 from colibri.errors import InputError
+from colibri.limits import HINT_NAMES
 
 
 # ---- run ----
@@ -29,6 +30,7 @@ def test_run_continues_a_text(talker: Path, capsys: Capture) -> None:
         "hits",
         "misses",
         "bytes_read",
+        *HINT_NAMES,
     }
     assert cli.main(["run", str(talker), "-p", "Once upon a time", "-n", "40", "-q"]) == 0
     assert capsys.readouterr().out.rstrip("\n") == made["text"].rstrip("\n")

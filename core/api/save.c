@@ -67,15 +67,15 @@ static colibri_plane colibri_plane_of(const colibri_layer *layer, uint32_t which
 }
 
 /* A stretch of a tile in which the lanes take turns, `unit` bytes each; bytes 0: behind the last one. */
-typedef struct colibri_piece {
+typedef struct colibri_stretch {
     uint64_t offset, bytes, unit;
-} colibri_piece;
+} colibri_stretch;
 
-static colibri_piece colibri_piece_of(uint32_t kv_kind, const colibri_plane *p, uint32_t i)
+static colibri_stretch colibri_stretch_of(uint32_t kv_kind, const colibri_plane *p, uint32_t i)
 {
     uint64_t element = kv_kind == COLIBRI_KV_F32 ? 4u : kv_kind == COLIBRI_KV_F16 ? 2u : 1u;
     uint32_t groups = colibri_groups(p->columns);
-    colibri_piece piece = {0, 0, element};
+    colibri_stretch piece = {0, 0, element};
     if (p->rows || kv_kind != COLIBRI_KV_Q8) {
         uint32_t scales = kv_kind == COLIBRI_KV_Q8;
         if (i < scales) {
@@ -139,7 +139,7 @@ static uint64_t colibri_move_lanes(uint32_t kv_kind, const colibri_plane *p, uin
     uint64_t moved = 0;
     uint32_t lanes = end - first;
     for (uint32_t i = 0; ; i++) {
-        colibri_piece piece = colibri_piece_of(kv_kind, p, i);
+        colibri_stretch piece = colibri_stretch_of(kv_kind, p, i);
         uint64_t turn = lanes == COLIBRI_TILE_ROWS ? piece.bytes : COLIBRI_TILE_ROWS * piece.unit;
         uint64_t count = lanes == COLIBRI_TILE_ROWS ? piece.bytes : lanes * piece.unit;
         if (!piece.bytes) {

@@ -99,7 +99,7 @@ class Track:
         self.session, self.traffic = session, traffic
         self.batch = session.limits.batch
         self._lib, self._ffi = library.load(), library.ffi()
-        self._again = library.constants().AGAIN
+        self._again, self._wait = library.constants().AGAIN, library.constants().WAIT
         self._random = random.Random(SEED)
         self._length = 0
 
@@ -113,12 +113,14 @@ class Track:
     def _loop(self, parts: list[tuple[Any, int]], stamps: list[int]) -> int:
         """The measured loop: feed, advance, note the time."""
         feed, advance, clock = self._lib.colibri_feed, self._lib.colibri_advance, time.perf_counter_ns
-        session, again = self.session.c, self._again
+        session, again, wait = self.session.c, self._again, self._wait
         for i, (rows, count) in enumerate(parts):
             status = feed(session, rows, count)
             if status >= 0:
                 status = advance(session, UNLIMITED)
-                while status == again:
+                while status == again or status == wait:
+                    if status == wait and self.session.store:
+                        self.session.store.wait()
                     status = advance(session, UNLIMITED)
             if status < 0:
                 return int(status)
