@@ -6,6 +6,7 @@ with "cpu:", an instruction set this machine's processor does not have. All reas
 into the file that COLIBRI_NOT_TESTED names, from which ./run-tests makes its last line.
 """
 import os
+from collections import Counter
 
 import pytest
 
@@ -36,6 +37,19 @@ def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = text.removeprefix(FAILED_SKIP) if text.startswith(FAILED_SKIP) else _reason(report)
     if reason is not None and reason not in _reasons:
         _reasons.append(reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a matrix marked sampled(n) every n-th row is in the fast layers; all others are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark:
+            matrix = item.nodeid.partition("[")[0]
+            if seen[matrix] % mark.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[matrix] += 1
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -34,6 +34,7 @@ def streamed(path: Path, slots: int, store: Store, **changes: Any) -> Raw:
     return Raw(opened(path), limits, store=store).started()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("skip", (0.0, 0.3))
 @pytest.mark.parametrize("passes", (False, True), ids=("", "passes"))
 @pytest.mark.parametrize("spec", ROUTERS)

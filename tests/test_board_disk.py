@@ -117,6 +117,7 @@ def raw(path: Path) -> str:
 
 # ---- the same bits from everywhere ----
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("workers", (1, 2, 3))
 @pytest.mark.parametrize("slots", (1, 3))
 def test_a_model_larger_than_the_memory_runs_from_the_disk(big: Case, slots: int, workers: int) -> None:
@@ -135,6 +136,7 @@ def test_a_model_larger_than_the_memory_runs_from_the_disk(big: Case, slots: int
     assert result.disk["bytes"] == info.tables_bytes + stats["bytes_fetched"]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("workers", (1, 3))
 @pytest.mark.parametrize("slots", (0, 1, 3, 8))
 @pytest.mark.parametrize("store", board.STORES)

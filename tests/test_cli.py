@@ -110,6 +110,7 @@ def test_interruption_is_exit_130(monkeypatch: pytest.MonkeyPatch, random_blob: 
     assert cli.main(["info", str(random_blob)]) == 130
 
 
+@pytest.mark.slow
 def test_a_real_interruption(talker: Path) -> None:
     """A running process ends at once with 130."""
     child = subprocess.Popen(

@@ -274,6 +274,7 @@ def _factor(drawn: np.ndarray, layer: Layer, role: str) -> np.ndarray:
     return np.concatenate(parts)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", cases.CASES)
 def test_every_weight_of_every_family_arrives(tmp_path: Path, name: str) -> None:
     """Against the generator's own table of names and shapes, which knows nothing of ours."""

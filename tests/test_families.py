@@ -87,6 +87,7 @@ class Held(Reference):
         return self.taken[at] if self.held is None else self.held[at]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("family", [name for name in sorted(FAMILIES) if CASES[FAMILIES[name]].shape.experts])
 def test_what_quantization_costs_with_the_same_experts(family: str, tmp_path: Path) -> None:
     folder, prompt = tmp_path / family, fixtures.load(FAMILIES[family]).prompt

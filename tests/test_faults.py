@@ -66,6 +66,7 @@ def test_every_flipped_bit_is_refused_where_it_lies(sanitized: Sanitized, tiny: 
     assert sum(counts.values()) == 2 * counts["bits"]               # every bit was refused once
 
 
+@pytest.mark.slow
 def test_every_truncation_is_refused(sanitized: Sanitized, tiny: Path) -> None:
     blob = Edited(tiny)
     size, tables = len(blob.data), blob.header.tables_bytes
@@ -132,7 +133,8 @@ FREE = {
 }
 
 
-@pytest.mark.parametrize("spec", ("tiny", *(pytest.param(name, marks=pytest.mark.slow) for name in ("every", "fixed"))))
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ("tiny", "every", "fixed"))
 def test_flipped_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanitized, spec: str, tiny: Path,
                                                                 tmp_path: Path) -> None:
     """Every bit of header and tables; what open accepts must plan and run, in place and streamed."""
@@ -153,6 +155,7 @@ def test_flipped_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanit
     assert "too_large" not in counts and not statuses(counts, "plan_refused")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spec", ("tiny", "mixed", "window", "shared", "uneven", "groups", "each_group", "by_token",
                                   "drafts", "latent-drafts", "fixed", "conv", "head-gates"))
 def test_corrupted_tables_with_right_sums_are_refused_or_harmless(sanitized: Sanitized, spec: str,
@@ -398,6 +401,7 @@ def test_content_that_breaks_its_contract_is_found_although_all_sums_are_right(t
 # ---- a session under the sanitizers ----
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("spec", (
     "tiny", "window", "mixed", "groups", "by_token", "drafts", "conv", "gates",
     *(pytest.param(name, marks=pytest.mark.slow)

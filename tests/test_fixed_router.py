@@ -91,6 +91,7 @@ EDGES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("span", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("edge", EDGES)
 def test_engine_and_whole_numbers_agree_at_the_edges(edge: str, span: int, tmp_path: Path,
@@ -152,6 +153,7 @@ def test_demo_model_routes_as_with_floats() -> None:
         within(found)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", router_figures.oracle_names())
 def test_oracles_route_as_with_floats(name: str) -> None:
     with router_figures.oracle(name) as case:

@@ -104,6 +104,7 @@ def rounded(value: Any) -> Any:
     return float(np.float32(value)) if isinstance(value, float) else value
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", synth.SPECS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_core_accepts_and_the_reader_gives_back_what_was_written(

@@ -122,6 +122,7 @@ def test_nothing_of_a_machine_stands_in_the_tree() -> None:
     assert not places(files, "|".join(re.escape(host) for host in hosts))      # in pieces, or this line were one
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("in_ci", "reason", "code"), [
     ("true", "qemu-system-nothing is not installed", 1),
     ("true", "cpu: no avx512", 0),

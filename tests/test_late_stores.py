@@ -123,6 +123,7 @@ CHANGES: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(("name", "how"), [(n, h) for n in NAMES for h in HOW if (n, h) != ("wasm", "short")])
 @pytest.mark.parametrize("spec", ("mixed", "uneven"))

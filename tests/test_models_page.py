@@ -22,6 +22,7 @@ def figures(blobs: page.Blobs) -> list[page.FamilyFigures]:
     return page.measure(blobs)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_is_measured(figures: list[page.FamilyFigures]) -> None:
     """Byte for byte; after a change that is meant: python tests/oracles/page.py."""
     sized = page_text.sizes(page.ROOT / "tests" / "data" / "configs", page.CONTEXT)
@@ -29,6 +30,7 @@ def test_the_page_is_what_is_measured(figures: list[page.FamilyFigures]) -> None
     assert page.PAGE.read_text(encoding="utf-8") == made, "docs/MODELS.md is old: run python tests/oracles/page.py"
 
 
+@pytest.mark.slow
 def test_every_family_is_right(figures: list[page.FamilyFigures]) -> None:
     """All positions, all tokens, and no logit off by more than 1e-4; every family has cases and wrong switches."""
     assert {one.family for one in figures} == set(FAMILIES)

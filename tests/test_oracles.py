@@ -83,6 +83,7 @@ def test_engine_answers_as_transformers_did(name: str, folders: Callable[[str], 
     assert greedy == frozen.greedy
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_reference_answers_as_transformers_did(name: str, folders: Callable[[str], Path]) -> None:
     frozen, folder = fixtures.load(name), folders(name)
@@ -102,6 +103,7 @@ def _ids(table: list[tuple[str, str, str, wrong.Change]]) -> list[str]:
     return [f"{keys}: {what} ({case})" for keys, case, what, _ in table]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("keys,name,what,change", wrong.CHANGES, ids=_ids(wrong.CHANGES))
 def test_a_wrong_switch_is_noticed(keys: str, name: str, what: str, change: wrong.Change,
                                    folders: Callable[[str], Path], tmp_path: Path) -> None:

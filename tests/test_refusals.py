@@ -62,6 +62,7 @@ def test_the_whole_checkpoint_is_accepted(family: tuple[Path, Shapes, str]) -> N
     assert convert(folder, folder / "m.colibri", PLAIN).path.exists()
 
 
+@pytest.mark.sampled(4)
 def test_a_missing_tensor_is_named(family: tuple[Path, Shapes, str]) -> None:
     folder, shapes, dtype = family
     for name in kinds(shapes):
@@ -71,6 +72,7 @@ def test_a_missing_tensor_is_named(family: tuple[Path, Shapes, str]) -> None:
         assert str(folder) in sentence and REMEDY in sentence
 
 
+@pytest.mark.sampled(4)
 def test_a_renamed_tensor_is_named_with_what_stands_there_instead(family: tuple[Path, Shapes, str]) -> None:
     folder, shapes, dtype = family
     for name in kinds(shapes):
@@ -81,6 +83,7 @@ def test_a_renamed_tensor_is_named_with_what_stands_there_instead(family: tuple[
         assert f"no use for {other!r}" in sentence and "match-keys" in sentence, sentence
 
 
+@pytest.mark.sampled(4)
 def test_a_tensor_of_another_shape_is_named(family: tuple[Path, Shapes, str]) -> None:
     folder, shapes, dtype = family
     for name in kinds(shapes):

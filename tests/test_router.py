@@ -83,6 +83,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (9, 1), (9, 9), (33, 33), (40, 17), (512, 8), (512, 64)])
 @pytest.mark.parametrize("kind", PLAIN)
 def test_sizes(kind: str, experts: int, top_k: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

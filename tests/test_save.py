@@ -86,6 +86,7 @@ def sealed(data: bytes) -> bytes:
 
 # ---- the way and back ----
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kv", ("f32", "f16", "q8"))
 @pytest.mark.parametrize("name", KINDS)
 def test_a_text_goes_on_as_if_nothing_had_been(models: dict[str, Opened], name: str, kv: str) -> None:
@@ -538,6 +539,7 @@ def foretold(model: Opened, job: Job) -> tuple[np.ndarray, str, int]:
     return np.stack(rows), every.hexdigest(), len(data)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kv", ("f16", "q8"))
 @pytest.mark.parametrize("name", NAMES)
 def test_every_target_saves_the_same_bytes_and_restores_them(models: dict[str, Opened], files: Path, name: str,

@@ -114,6 +114,7 @@ TRACES = {
 }
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("name", TRACES)
 def test_the_default_is_near_the_best_of_both_worlds(name: str) -> None:
     """Never below LRU - 0.01, nor below 0.9 of the better of LRU and the pins of hindsight."""
@@ -126,6 +127,7 @@ def test_the_default_is_near_the_best_of_both_worlds(name: str) -> None:
         assert all(rate[policy] <= rate["optimum"] + 1e-12 for policy in (*POLICIES, "pins"))
 
 
+@pytest.mark.sampled(27)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("name", TRACES)
 def test_misses_never_rise_when_slots_are_added(name: str, policy: str) -> None:
@@ -268,6 +270,7 @@ def wide_blob(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("batch", (16, 64, 256, 1600))
 @pytest.mark.parametrize("count", (149, 1600))
 @pytest.mark.parametrize("name", ("demo", "wide"))

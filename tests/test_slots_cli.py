@@ -166,6 +166,7 @@ KNOBS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("knobs", KNOBS)
 @pytest.mark.parametrize("name", [name for name in targets.names() if name != "linux"])
 def test_every_target_takes_the_options_and_says_which(talker: Path, name: str, knobs: str, capsys: Capture) -> None:

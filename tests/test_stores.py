@@ -252,6 +252,7 @@ def test_a_flipped_byte_is_named_and_never_used(mixed: Case, kind: str, ahead: b
     assert met > 4
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workers", (1, 3))
 def test_checksums_are_units_and_see_every_byte(tmp_path: Path, workers: int) -> None:
     """Experts of several pieces: as many units as pieces that have arrived, whatever the budget; a wrong byte at either
@@ -434,6 +435,7 @@ HOW: dict[str, Callable[[random.Random], dict[str, object]]] = {
 KNOBS = ("policy", "top_k", "skip_below")
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "linux"])
 def test_every_target_gives_the_same_bits_however_bytes_come(case: Case, name: str, how: str) -> None:
@@ -585,6 +587,7 @@ def test_places_that_contradict_themselves_are_a_usage_error(random_blob: Path, 
     assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_chat_with_ram(talker: Path) -> None:
     said = [process("chat", talker, "--context", "64", "-n", "4", "--temperature", "0", *more, input="Hello\n")
             for more in ((), ("--ram", "64MiB"), ("--store", "pread", "--slots", "1", "--look-ahead"))]

@@ -345,6 +345,7 @@ def instructions(pair: Pair, swaps: int) -> list[list[int]]:
     return [[int(word) for word in line.split()[1:]] for line in said.splitlines()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("swaps", (2, 64))
 def test_a_flip_takes_few_instructions_and_every_token_is_of_one_model(pair: Pair, swaps: int) -> None:

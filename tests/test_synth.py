@@ -70,6 +70,7 @@ def test_bytes_do_not_depend_on_strips_and_threads(
 # ---- validity and plausibility ----
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", synth.SPECS)
 def test_odd_sizes_pass_the_check_of_every_byte(tmp_path: Path, name: str, kind: str) -> None:

@@ -59,6 +59,7 @@ def expected(name: str, text: bytes, special: bool = True) -> list[int]:
     return list(reference.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids)
 
 
+@pytest.mark.sampled(3)
 @cases(*CASES)
 def test_ids_are_the_librarys(name: str) -> None:
     core = tokenizer(name)

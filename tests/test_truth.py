@@ -62,6 +62,7 @@ def blobs(tmp_path_factory: pytest.TempPathFactory):
     return get
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("kv", KV_KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spec", sorted(SPECS))

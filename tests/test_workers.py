@@ -79,6 +79,7 @@ def test_every_unit_of_every_op_runs_once(workers: int, compiler: str, folder: P
     assert workers > 1 or found["by_others"] == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
 def test_threads_that_are_late_lose_nothing(workers: int, folder: Path) -> None:
     """In every 97th op all wait for each other to sleep, so in each a worker and the driver are woken: two sleeps, no
@@ -209,6 +210,7 @@ def target_of(name: str) -> targets.Target:
     return target
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_any_number_of_workers_gives_the_same_digest(name: str, workers: int, model: Model, job: Job) -> None:
