@@ -58,6 +58,7 @@ def test_differing_digests_show() -> None:
     assert page_text.equality({"f32": {"linux": "a"}}) == page_text.equality({}) == "not compared"
 
 
+@pytest.mark.slow
 def test_a_worse_figure_shows(figures: list[page.FamilyFigures]) -> None:
     """The family's row is its worst case's."""
     one = next(one for one in figures if len(one.cases) > 1)
