@@ -149,7 +149,7 @@ def test_the_time_of_a_token_is_what_storage_and_computing_take(kind: str, tmp_p
 def test_a_giant_opens_at_once_and_steps_in_12_gb(tmp_path: Path) -> None:
     """GLM-5.2's shape, 419 GB, sparse where zero, all 78 layers, 64 steps: opened in less than a millisecond once its
     tables are in the cache, less than 12 GB of memory with the resident weights in place and 48 slots, at least 100
-    different experts in each layer, every expert of every token from the file."""
+    different experts in each layer, nearly every expert of every token from the file."""
     path, count = tmp_path / "giant.colibri", 64
     write_sparse_blob(path, shape_of("glm-5.2", None), Kinds.preset("q4-all"))
     assert path.stat().st_blocks * 512 < 3e9
@@ -165,5 +165,5 @@ def test_a_giant_opens_at_once_and_steps_in_12_gb(tmp_path: Path) -> None:
           f"{max(seconds[1:]):.1f} s, median {sorted(seconds)[count // 2]:.1f} s")
     assert seen["file_bytes"] > 400e9 and seen["open"] < 1e-3 and seen["peak"] < 12e9
     assert len(chosen) == 75 and min(chosen) >= 100
-    assert seen["misses"] == count * 75 * 8
-    assert seen["read"] == count * planned == seen["misses"] * seen["expert_bytes"]
+    assert seen["hits"] + seen["misses"] == count * 75 * 8 and seen["hits"] < seen["misses"] // 50     # of 48 slots
+    assert seen["read"] == seen["misses"] * seen["expert_bytes"] <= count * planned
