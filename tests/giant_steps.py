@@ -68,8 +68,8 @@ def main(path: Path, count: int) -> None:
         stats = session.stats()
     status = Path("/proc/self/status").read_text(encoding="ascii")
     found["peak"] = 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-    found.update(hits=stats.expert_hits, misses=stats.expert_misses, read=stats.expert_bytes_fetched, bandwidth=reading(model, storage),
-                 expert_bytes=model.info().expert_run_bytes)
+    found.update(hits=stats.expert_hits, misses=stats.expert_misses, read=stats.expert_bytes_fetched,
+                 bandwidth=reading(model, storage), expert_bytes=model.info().expert_run_bytes)
     print(json.dumps(found))
 
 
