@@ -52,6 +52,7 @@ def test_where_layers_add_nothing_every_hint_is_right(spec: str, passes: bool, s
     assert (earnest == {first} or passes) and stats.hints_used == stats.hints >= 5 and stats.hints_wasted == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("spec", ROUTERS)
 @pytest.mark.parametrize("skip", (0.0, 0.3))
 def test_hints_change_no_bit_and_nothing_the_policy_holds(spec: str, skip: float, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_without_mmu_and_with_alignment_checked_the_answer_is_the_same(bench: Be
     assert (boot.code, boot.result.digest) == (0, expected), boot.report
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [2, 4])
 @pytest.mark.parametrize(("machine", "threads"), [("virt", 4), ("virt,virtualization=on", 4), ("virt,secure=on", 1)])
 def test_further_cores_run_units_where_they_can_be_had(bench: Bench, machine: str, threads: int, cores: int) -> None:

@@ -149,6 +149,7 @@ def test_every_place_and_number_of_slots_gives_the_same_bits(small: Case, store:
     assert slots or store == "block" or result.stats["bytes_fetched"] == 0
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("change", ({"budget": 1}, {"reset": True}, {"two_sessions": True}, {"two_sequences": True},
                                     {"hostile_float": True}, {"fill": 0x7FC0A5C3}, {"store_faults": 5},
                                     {"kernel": "portable"}))

@@ -63,6 +63,7 @@ def divergence(truth: np.ndarray, found: np.ndarray) -> tuple[float, float]:
     return float((np.exp(p) * (p - q)).sum(axis=-1).mean()), float((p.argmax(-1) == q.argmax(-1)).mean())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_divergence_of_the_quantized_kinds(family: str, blobs: Callable[[str, str], Path]) -> None:
     frozen = fixtures.load(FAMILIES[family])

@@ -73,6 +73,7 @@ def test_every_case_is_frozen_with_wide_margins() -> None:
         assert fixtures.path(name).stat().st_size < 60_000
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_engine_answers_as_transformers_did(name: str, folders: Callable[[str], Path],
                                             tmp_path: Path) -> None:
@@ -112,6 +113,7 @@ def test_a_wrong_switch_is_noticed(keys: str, name: str, what: str, change: wron
     assert np.abs(logits - frozen.logits).max() > NOTICED
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("keys,name,what,change", wrong.REFUSED, ids=_ids(wrong.REFUSED))
 def test_a_wrong_size_never_becomes_an_answer(keys: str, name: str, what: str, change: wrong.Change,
                                               folders: Callable[[str], Path], tmp_path: Path) -> None:

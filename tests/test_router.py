@@ -147,6 +147,7 @@ def test_heads_as_wide_as_they_like(hidden: int, heads: int, head_dim: int, kv: 
     assert engine_logits(tmp_path / "m.colibri", tokens, kv=kv).tobytes() == expected.tobytes()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("groups", "top_groups", "score"), [(1, 1, "top_two"), (64, 64, "max"), (64, 3, "top_two"),
                                                              (8, 4, "top_two"), (2, 1, "max"), (40, 9, "max")])
 @pytest.mark.parametrize("base", [0.0, -3.0])
@@ -190,6 +191,7 @@ def test_weights_are_not_recovered_from_biased_scores(tmp_path: Path, monkeypatc
     assert np.median(seen) < 1e-7 and max(seen) < 1e-4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("score", "scale"), [("softmax", 1.0), ("sigmoid", 1.0), ("sigmoid", 400.0),
                                               ("sqrt_softplus", 1.0), ("logit", 1.0), ("sparse_mixer", 1.0)])
 def test_equal_logits_go_to_the_lower_index(score: str, scale: float, tmp_path: Path,
@@ -236,6 +238,7 @@ def test_equal_groups_go_to_the_lower_index(score: str, tmp_path: Path, monkeypa
             assert group % 2 == 0 or {e - 4 for e in chosen(w) if e // 4 == group} & set(chosen(w))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("experts", "groups", "top_k"), [(24, 6, 6), (24, 6, 18), (64, 8, 8), (64, 64, 64),
                                                           (512, 8, 64), (9, 1, 4), (12, 12, 12)])
 @pytest.mark.parametrize("kind", ["softmax", "bias", "logit"])
@@ -266,6 +269,7 @@ def test_ties_inside_every_group_and_between_groups(tmp_path: Path, monkeypatch:
         assert chosen(w) == [0, 1, 6, 7, 12, 13, 18, 19]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("experts", "top_k"), [(1, 1), (9, 1), (9, 9), (512, 64)])
 @pytest.mark.parametrize("score", ["softmax", "sigmoid", "sqrt_softplus", "logit"])
 def test_a_token_chooses_its_experts(score: str, experts: int, top_k: int, tmp_path: Path,

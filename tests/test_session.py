@@ -251,6 +251,7 @@ TENSORS = [("FINAL_NORM", MODELS), ("HEAD", MODELS), ("ATTENTION_NORM", 0), ("Q"
            ("SHARED_GATE", 1), ("SHARED_UP", 1), ("SHARED_DOWN", 2), ("SHARED_SWITCH", 2)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kv", KV_KINDS)
 @pytest.mark.parametrize(("role", "layer"), TENSORS)
 def test_a_weight_that_is_not_a_number_ends_the_run(folder: Path, role: str, layer: int, kv: str) -> None:

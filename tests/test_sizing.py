@@ -117,6 +117,7 @@ def test_windows_of_gpt_oss() -> None:
 # ---- the core is the truth ----
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", [
     "mixtral_mqa_window", "qwen2_moe_plain", "ernie_moe", "glm_partial", "llama_odd", "deepseek_v2_yarn",
     "deepseek_v3_groups", "deepseek_v32_sparse", "glm_dsa_shared", "gpt_oss_sinks", "phimoe_norms",

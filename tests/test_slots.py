@@ -195,6 +195,7 @@ def test_lru_is_lru(trace: Trace) -> None:
         assert replay.play(trace, slots, "lru").misses == slow_lru(trace, slots)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("ahead", (False, True), ids=("", "ahead"))
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("slots", (1, 3, 8, 16, 31, 32))

@@ -302,6 +302,7 @@ def job_of(pair: Pair) -> Job:
     return Job("swap", replace(pair.limits, swaps=0), pair.tokens[:PROMPT], generate=12)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("change", ({}, {"workers": 3}, {"two_sessions": True}, {"budget": 5}, {"reset": True}))
 @pytest.mark.parametrize("name", NAMES)
 def test_copies_of_experts_change_no_bit(pair: Pair, name: str, change: dict) -> None:

@@ -67,6 +67,7 @@ def test_ids_are_the_librarys(name: str) -> None:
         assert core.encode(text) == expected(name, text), ascii(text)
 
 
+@pytest.mark.sampled(4)
 @cases(*CASES)
 def test_ids_are_the_librarys_where_special_tokens_are_text(name: str) -> None:
     core = tokenizer(name)
