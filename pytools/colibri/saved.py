@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +11,7 @@ from . import library
 from .errors import Detail, InputError
 from .limits import KV_KINDS
 from .strict_json import parse_json
+from .written import write_whole
 
 if TYPE_CHECKING:
     from .engine import Session
@@ -108,21 +106,7 @@ def write_file(path: Path, session: Session, ids: list[int], messages: list[dict
     text = json.dumps({"ids": ids, "messages": messages}).encode() + b"\n"
     parts = [text, state_of(session, False)]
     parts = [FIRST + b"%08x\n" % crc_of(parts), *parts]
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    write_whole(path, parts)
     return sum(map(len, parts))
 
 

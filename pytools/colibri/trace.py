@@ -18,13 +18,14 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from .blobfile import BlobFile
 from .engine import Session
 from .errors import InputError
+from .written import write_whole
 
 VERSION = 1
 Feed = list[list[list[int]]]  # [layer with experts][row][choice]
@@ -119,18 +120,14 @@ def feed_of(session: Session, layers: Sequence[ExpertLayer], rows: int) -> Feed:
 
 def write(path: Path, trace: Trace) -> None:
     """A whole trace."""
-    try:
-        with path.open("w", encoding="utf-8") as out:
-            _write_lines(out, trace)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    write_whole(path, _lines(trace))
 
 
-def _write_lines(out: TextIO, trace: Trace) -> None:
+def _lines(trace: Trace) -> Iterator[bytes]:
     layers = [[layer.layer, layer.experts, layer.top_k, layer.expert_bytes] for layer in trace.layers]
     lines: Iterable[Any] = [{"trace": VERSION, "model": trace.model, "layers": layers}, *trace.feeds]
     for line in lines:
-        out.write(json.dumps(line, separators=(",", ":")) + "\n")
+        yield json.dumps(line, separators=(",", ":")).encode() + b"\n"
 
 
 def read(path: Path) -> Trace:

@@ -15,6 +15,7 @@ import numpy as np
 from .engine import Session
 from .errors import InputError
 from .trace import ExpertLayer, Trace
+from .written import write_whole
 
 VERSION = 1
 
@@ -51,10 +52,7 @@ def save(path: Path, trace: Trace, before: np.ndarray | None) -> None:
         for layer, first in zip(trace.layers, trace.first, strict=True)
     }
     text = json.dumps({"profile": VERSION, "model": trace.model, "uses": uses})
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    write_whole(path, [text.encode() + b"\n"])
 
 
 def pin(session: Session, trace: Trace, counts: np.ndarray, share: float = 0.5) -> int:

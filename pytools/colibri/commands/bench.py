@@ -19,8 +19,9 @@ from ..bench_targets import OTHER_TARGETS, measure_target
 from ..bench_traffic import traffic_of
 from ..blobfile import BlobFile
 from ..engine import KV_KINDS, Limits, Model, Session
-from ..errors import InputError, UsageError
+from ..errors import UsageError
 from ..output import Output, table
+from ..written import write_whole
 from .common import blob_argument, natural, positive
 
 EXAMPLES = (
@@ -300,8 +301,5 @@ def show_profile(row: dict[str, Any], output: Output) -> None:
 
 def draw(path: Path, document: dict[str, Any], output: Output) -> None:
     """--svg."""
-    try:
-        path.write_text(roofline_svg(document), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    write_whole(path, [roofline_svg(document).encode()])
     output.note(f"{path}: roofline and what was reached")

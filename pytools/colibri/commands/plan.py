@@ -10,11 +10,12 @@ from typing import Any
 from .. import draw
 from ..blobfile import BlobFile
 from ..engine import Model, Plan
-from ..errors import DoesNotFit, InputError, UsageError
+from ..errors import DoesNotFit, UsageError
 from ..format import PRESETS
 from ..output import Output, bytes_text, table
 from ..placement import fitted
 from ..sizing import cold_bytes, expert_layers, uniform_bytes
+from ..written import write_whole
 from .common import describe, limit_options, limits_of, memory_size, positive
 
 EXAMPLES = (
@@ -222,10 +223,7 @@ def judge(options: argparse.Namespace, path: Path, plan: Plan) -> None:
 
 def write(path: Path, text: str, output: Output) -> None:
     """One output file."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    write_whole(path, [text.encode()])
     output.note(f"{path} written")
 
 

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from .. import replay, trace
-from ..errors import InputError
 from ..limits import POLICIES
 from ..output import Output
 from ..replay_svg import hit_rate_svg
+from ..written import write_whole
 
 EXAMPLES = (
     "colibri replay story.trace",
@@ -46,10 +46,7 @@ def run(options: argparse.Namespace, output: Output) -> int:
         "rows": rows,
     }
     if options.svg:
-        try:
-            options.svg.write_text(hit_rate_svg(document), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{options.svg}: cannot be written ({error.strerror}); choose another place") from None
+        write_whole(options.svg, [hit_rate_svg(document).encode()])
         output.note(f"{options.svg}: written")
     output.document(document)
     names = [*POLICIES, *replay.OTHERS]

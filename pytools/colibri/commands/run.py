@@ -20,6 +20,7 @@ from ..limits import HINT_NAMES
 from ..output import Output
 from ..text import decode, encode
 from ..trace import Trace, expert_layers, feed_of
+from ..written import write_whole
 from .common import (
     IN_PLACE,
     blob_argument,
@@ -341,10 +342,7 @@ def write_lines(path: Path | None, entries: list[dict[str, Any]], what: str, out
     """A list as JSON lines, where that is wanted."""
     if path is None:
         return
-    try:
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
+    write_whole(path, [json.dumps(entry).encode() + b"\n" for entry in entries])
     output.note(f"{path}: {len(entries)} {what}")
 
 
